@@ -1,5 +1,6 @@
 # Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0
-"""Adapters for other packages: ``torch`` (DTensor), ``megatron``, ``vllm``, ``verl`` and ``nemo_rl``.
+"""Adapters for other packages: ``torch`` (DTensor), ``megatron``, ``vllm``, ``sglang``, ``verl`` and
+``nemo_rl``.
 
 Each is a module that is loaded on first use, and none imports its package before it needs it.
 
@@ -16,10 +17,11 @@ from typing import TYPE_CHECKING, Any, List
 
 if TYPE_CHECKING:
     from . import (
-        megatron as megatron, nemo_rl as nemo_rl, torch as torch, verl as verl, vllm as vllm,
+        megatron as megatron, nemo_rl as nemo_rl, sglang as sglang, torch as torch, verl as verl,
+        vllm as vllm,
     )  # fmt: skip
 
-__all__ = ["megatron", "nemo_rl", "torch", "verl", "vllm"]
+__all__ = ["megatron", "nemo_rl", "sglang", "torch", "verl", "vllm"]
 
 
 def __getattr__(name: str) -> Any:

@@ -12,12 +12,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Callable, Dict, Iterator, List, NamedTuple, Optional
 
 from .. import _ferry
-from .._errors import Error, ExchangeFailed, InvalidInput, Misuse
+from .._errors import Error, ExchangeFailed, InvalidInput, InvalidPlan, Misuse
 
 if TYPE_CHECKING:
     from .._ferry import World
     from .._refit import Refit, RefitResult
     from .._side import Side
+    from .._trace import Trace
 
 Tensors = List[Dict[str, Any]]
 
@@ -37,6 +38,21 @@ class Member(NamedTuple):
     who: str
     host: str
     pid: int
+
+
+def _way_back(trace: Optional["Trace"]) -> Optional["Side"]:
+    """What a worker takes, as if it gave it: which element lies where, of types that fit all."""
+    from .._side import Side
+
+    if trace is None:
+        return None
+    return Side.from_json(
+        {"boxes": [
+            {"parameter": one["parameter"], "elements": one["elements"], "dtype": "u8",
+             "holds": one["holds"]}
+            for one in trace.side().to_dict()["boxes"] if one["holds"]
+        ]}
+    )  # fmt: skip
 
 
 class StoreExchange:
@@ -162,6 +178,43 @@ class Link:
         refit = Refit(memory[0], memory[1], spec, world=self.world, watched=watched, **options)
         self._refits.append(refit)
         return refit
+
+    def check_use(self, tensors: Optional[Tensors], trace: Optional["Trace"]) -> List[str]:
+        """Collective: proves that the workers together take all of each tensor of which they take
+        anything. A loader that is told of another model's tensor may take a slice of it and say
+        nothing. Returns the names of those that no worker takes.
+
+        The trainer's first rank gives the tensors, a worker its trace.
+        """
+        from .._plan import Spec, plan
+        from .._refit import agree
+
+        told = json.dumps(tensors).encode() if tensors is not None else b""
+        given: Tensors = json.loads(self.world.broadcast(told, 0))
+        left = json.dumps(None if trace is None else trace.unused).encode()
+        unused = [json.loads(one) for one in self.world.all_gather(left)]
+        none_takes = set.intersection(*(set(one) for one in unused if one is not None))
+        # The way back: whatever type the elements have, rank 0 would get all of them.
+        base = {
+            "format": "ferry.spec/1",
+            "tensors": [dict(one, dtype="u8") for one in given if one["name"] not in none_takes],
+            "destination": {"mesh": [], "rules": [{"match": "*"}]},
+        }
+        spec = Spec.exchange(base, source=_way_back(trace), world=self.world)
+
+        def prove() -> bytes:
+            try:
+                plan(spec)
+            except InvalidPlan as error:
+                raise InvalidInput(
+                    f'no worker of the server takes all of tensor "{error.tensor}", of which it loads '
+                    f"a part: it has another model, or another config of this one ({error})",
+                    tensor=error.tensor,
+                ) from None
+            return b""
+
+        agree(self.world, prove)
+        return [one["name"] for one in given if one["name"] in none_takes]
 
     def forget(self, refit: "Refit") -> None:
         """Collective: gives back what a refit of :meth:`plan` needs."""

@@ -10,14 +10,13 @@ from __future__ import annotations
 import contextlib
 import importlib
 import logging
-import threading
-from dataclasses import dataclass, replace
-from typing import Any, Dict, Iterator, List, Optional, Tuple
+from dataclasses import dataclass
+from typing import Any, Dict, Iterator, Optional, Tuple
 
-from .._errors import Error, InvalidInput, Misuse, Unsupported
-from .._refit import _heard, _told
+from .._errors import InvalidInput, Misuse, Unsupported
 from ._base import class_of
-from ._updates import Half, Link, Member, StoreExchange, Tensors, open_store
+from ._trainer import SECONDS, Trainer, TrainerInfo
+from ._updates import Half, Link, StoreExchange, Tensors, open_store
 
 __all__ = [
     "FerryInitInfo", "FerryTrainer", "FerryTrainerInitInfo", "FerryUpdateInfo",
@@ -26,8 +25,6 @@ __all__ = [
 
 _LAYERWISE = "vllm.model_executor.model_loader.reload.layerwise"
 _META = "vllm.model_executor.model_loader.reload.meta"
-SECONDS = 120.0  # that ranks wait for each other
-
 
 _BASE = "vllm.distributed.weight_transfer.base"
 _InitInfo: Any = class_of(_BASE, "WeightTransferInitInfo")
@@ -57,22 +54,10 @@ class FerryUpdateInfo(_UpdateInfo):  # type: ignore[misc]
 
 
 @dataclass
-class FerryTrainerInitInfo:
+class FerryTrainerInitInfo(TrainerInfo):
     """What a rank of the trainer says: who it is, and how many workers the server has."""
 
-    rank: int
-    n_trainers: int
-    n_workers: int
-    host: str = "127.0.0.1"  # at which workers reach the trainer's first rank
-    port: int = 0  # 0: any, where torch.distributed is initialised or the trainer is one rank
-    secret: Optional[str] = None
-    seconds: float = SECONDS
     backend: str = "ferry"
-
-    @property
-    def is_sender(self) -> bool:
-        """Whether this rank speaks to the server."""
-        return self.rank == 0
 
 
 # The worker's model.
@@ -366,7 +351,7 @@ class FerryWeightTransferEngine(_Engine):  # type: ignore[misc]
 # The trainer.
 
 
-class FerryTrainer(_Trainer):  # type: ignore[misc]
+class FerryTrainer(Trainer, _Trainer):  # type: ignore[misc]
     """The trainer's end, on every rank. ``source`` is a module of torch (plain, FSDP2 or tensor
     parallel), a state dict, vLLM's ``ModuleSource``, a
     :class:`ferry.adapters.megatron.MegatronSource`, or any other ``WeightSource``, whose full tensors
@@ -376,251 +361,3 @@ class FerryTrainer(_Trainer):  # type: ignore[misc]
     """
 
     init_info_cls = FerryTrainerInitInfo
-
-    def __init__(self, info: FerryTrainerInitInfo, client: Any, source: Any) -> None:
-        self.info, self.client, self.source = info, client, source
-        self.is_sender, self.rank = info.is_sender, info.rank
-        self.version = 0
-        self._weights = _Weights(source, info.rank)
-        self._link: Optional[Link] = None
-        self._exchange: Any = None
-        self._has_failed = False
-        self.join()
-
-    @classmethod
-    def trainer_init(cls, *given: Any, client: Any, source: Any, **named: Any) -> "FerryTrainer":
-        """Collective over the trainer and the workers: they meet, trace, plan and prepare."""
-        info = named.get("init_info", given[-1] if given else None)
-        if isinstance(info, dict):
-            info = FerryTrainerInitInfo(**info)
-        if not isinstance(info, FerryTrainerInitInfo):
-            raise InvalidInput(f"init_info is {info!r}: give a FerryTrainerInitInfo")
-        return cls(info, client, source)
-
-    def join(self, client: Any = None, n_workers: Optional[int] = None) -> None:
-        """Collective over the trainer and the workers: meets whoever the server has now, also after
-        workers were lost or restarted. Another server is reached by another ``client``, and may have
-        another number of workers. Versions go on."""
-        if self._has_failed and client is None and self.is_sender:
-            with contextlib.suppress(Exception):  # the server has ended, or has no update under way
-                self.client.finish_weight_update()
-        self.client, self._has_failed = client or self.client, False
-        self.info = info = replace(self.info, n_workers=n_workers or self.info.n_workers)
-        self.shutdown()
-        store = None
-        if info.is_sender:
-            store = open_store(info.host, info.port, True, info.seconds)
-        port = self._told(store.port if store is not None else info.port)
-        if store is None:
-            store = open_store(info.host, port, False, info.seconds)
-        call = _Call(
-            self.client.init_weight_transfer_engine,
-            {"host": info.host, "port": port, "n_trainers": info.n_trainers,
-             "n_workers": info.n_workers, "secret": info.secret, "seconds": info.seconds},
-        ) if info.is_sender else None  # fmt: skip
-        try:
-            size = info.n_trainers + info.n_workers
-            self._exchange = StoreExchange(store, info.rank, size, info.seconds)
-            who = f"rank {info.rank} of the trainer"
-            self._link = Link(self._exchange, info.seconds, info.secret, who, self.version)
-            self.version = self._link.version
-            tensors = self._weights.tensors if info.rank == 0 else None
-            self._link.prepare(tensors, source=self._weights.half)
-        except Error as error:
-            raise _because(error, call)
-        if call is not None:
-            call.join()
-
-    @property
-    def workers(self) -> List[Member]:
-        """The workers of the server that were met: ``rank``, ``who``, ``host`` and ``pid`` of each."""
-        return [] if self._link is None else self._link.members[self.info.n_trainers :]
-
-    def _told(self, port: int) -> int:
-        """The port of the first rank, on all."""
-        import torch.distributed as dist
-
-        if self.info.n_trainers == 1 or self.info.port != 0:
-            return port
-        if not dist.is_available() or not dist.is_initialized():
-            raise InvalidInput(
-                "a trainer of several ranks without torch.distributed: give a port in the init info"
-            )
-        told: List[Any] = [port]
-        dist.broadcast_object_list(told, src=0)
-        return int(told[0])
-
-    def send_weights(self) -> Any:
-        """Collective: one update from begin to end. Returns a :class:`ferry.RefitResult`.
-
-        If it fails, it does on all ranks of the trainer, and the error says who was lost. Then start
-        a server again, and call :meth:`join` on all ranks.
-        """
-        link = self._link
-        if link is None:
-            raise Misuse("the trainer was shut down, or has not met a server: call join")
-        version = self.version + 1
-        self._weights.refresh()
-        call = _Call(self._tell, link, version) if self.is_sender else None
-        self._has_failed = True  # until all is well
-        try:
-            result = link.run(version)
-        except Error as error:
-            self._exchange.tell(_settling(version), _told(error).decode())
-            raise self._lost(_because(error, call))
-        self._settle(link, version, call)
-        self.version, self._has_failed = version, False
-        return result
-
-    def _settle(self, link: Link, version: int, call: Optional["_Call"]) -> None:
-        """The server has finished, or has not, on all ranks: until then none may leave, for workers
-        end their part later."""
-        raised: Optional[BaseException] = None
-        if call is not None:
-            try:
-                call.join()
-                _finish(self.client, version)
-            except BaseException as error:
-                raised = self._reason(link, error)
-        said = "" if raised is None else _told(raised).decode()
-        said = self._exchange.settle(_settling(version), self.info.n_trainers, said)
-        if raised is not None:
-            raise raised
-        if said:
-            raise _heard(0, said.encode())
-
-    def _reason(self, link: Link, error: BaseException) -> BaseException:
-        """Why the server fails: a worker that was lost says more than what the server answers."""
-        try:
-            link.world.check()
-        except Error as lost:
-            link.explain(lost)
-            return self._lost(lost)
-        return error
-
-    def _tell(self, link: Link, version: int) -> None:
-        """The server's part of an update. If it refuses, nobody may wait for its workers."""
-        try:
-            self.client.start_weight_update()
-            self.client.update_weights({"version": version})
-        except BaseException as error:
-            if not link.world.closed:
-                link.world.abort(f"the server refused version {version}: {error}")
-            raise
-
-    def _lost(self, error: Error) -> Error:
-        """With the remedy, where a worker is lost."""
-        lost = [one for one in self.workers if one.rank in error.ranks]
-        if lost:
-            error.args = (f"{error}; start the server again and call join on all ranks of the trainer",)
-        return error
-
-    def shutdown(self) -> None:
-        """Leaves the server."""
-        link, self._link = self._link, None
-        if link is not None:
-            link.close()
-
-
-def _settling(version: int) -> str:
-    return f"the end of version {version}"
-
-
-def _finish(client: Any, version: int) -> None:
-    """Older clients take no version."""
-    import inspect
-
-    takes = inspect.signature(client.finish_weight_update).parameters
-    if "weight_version" in takes:
-        client.finish_weight_update(weight_version=str(version))
-    else:
-        client.finish_weight_update()
-
-
-class _Call:
-    """A request to the server, which answers when all ranks of the world have done their part."""
-
-    def __init__(self, function: Any, *given: Any) -> None:
-        self.error: Optional[BaseException] = None
-        self._thread = threading.Thread(target=self._run, args=(function, given), daemon=True)
-        self._thread.start()
-
-    def _run(self, function: Any, given: Any) -> None:
-        try:
-            function(*given)
-        except BaseException as error:
-            self.error = error
-
-    def join(self) -> None:
-        self._thread.join()
-        if self.error is not None:
-            raise self.error
-
-
-def _because(error: Error, call: Optional[_Call]) -> Error:
-    """What the server answered says more than that its workers did not come."""
-    if call is not None and call.error is not None and str(call.error) not in str(error):
-        error.args = (f"{error}; the server answered: {call.error}",)
-    return error
-
-
-class _Weights:
-    """What a rank of the trainer has."""
-
-    def __init__(self, source: Any, rank: int) -> None:
-        self._rank, self._source = rank, source
-        module = source if hasattr(source, "named_parameters") else getattr(source, "_module", None)
-        self._full: Dict[str, Any] = {}
-        self._named: Dict[str, Any] = {}
-        if module is not None:
-            self._named = dict(module.named_parameters())
-        elif isinstance(source, dict):
-            self._named = dict(source)
-        elif not hasattr(source, "local_half") and not hasattr(source, "metadata"):
-            raise InvalidInput(
-                f"the source is of type {type(source).__name__}: give a module of torch, a state "
-                "dict, a MegatronSource, or a WeightSource of vLLM"
-            )
-
-    @property
-    def tensors(self) -> Tensors:
-        """As a spec has them."""
-        from .. import _ferry
-
-        if hasattr(self._source, "local_half"):
-            return list(self._source.tensors)
-        if self._named:
-            entries = [(name, one.shape, one.dtype) for name, one in self._named.items()]
-        else:
-            metadata = self._source.metadata
-            entries = [(one.name, one.shape, one.dtype)
-                       for one in (metadata() if callable(metadata) else metadata)]  # fmt: skip
-        return [
-            {"name": name, "shape": list(shape), "dtype": _ferry.dtype_name(dtype)}
-            for name, shape, dtype in entries
-        ]
-
-    def half(self) -> Half:
-        from .torch import memory_of, side_of
-
-        if hasattr(self._source, "local_half"):  # it knows what this rank has
-            half: Half = self._source.local_half()
-            return half
-        if self._named:
-            named = self._named
-            return Half(side_of(named, self._rank), memory_of(named), lambda: memory_of(named))
-        self.refresh()
-        return Half(side_of(self._full, self._rank), dict(self._full))
-
-    def refresh(self) -> None:
-        """Full tensors of a source that makes them anew each time: all ranks iterate, one keeps."""
-        if self._named or hasattr(self._source, "local_half"):
-            return
-        pairs = self._source.iter_full() if hasattr(self._source, "iter_full") else self._source
-        for name, tensor in pairs:
-            if self._rank != 0:
-                continue
-            if name in self._full:
-                self._full[name].copy_(tensor)
-            else:
-                self._full[name] = tensor.detach().clone().contiguous()
