@@ -86,8 +86,13 @@ struct ferry_transport;
  * ferry_memory_free and also after the world has failed, before the transport is closed. Each such
  * allocation takes a descriptor of the process; once half of those it may have are in use, further
  * memory is reached as plain memory is, so take few large pieces rather than many small ones.
- * Without a transport (NULL) no rank reaches it before it is registered, and its registration is
- * NULL. A part of the memory is a buffer with the same registration.
+ * A part of the memory is a buffer with the same registration.
+ *
+ * Without a transport (NULL) it is the process's, its registration is NULL, and no rank reaches it
+ * before it is registered. Memory of the host, registered from its beginning on, is then mapped by
+ * ranks of the node as well: with any transports, one after the other or several at once. It takes
+ * a descriptor, too, and is FERRY_ERR_LIMIT where half of them are in use. It stays until it is
+ * freed and the last region of it is; children of fork have the same pages.
  *
  * Returns FERRY_ERR_NO_MEMORY where there is not so much (never a signal later),
  * FERRY_ERR_UNSUPPORTED for a kind that cannot be had here, and FERRY_ERR_MISUSE for no bytes, a

@@ -4,6 +4,7 @@
 #include "base/log.h"
 #include "memory/local.h"
 #include "transport/carry.h"
+#include "transport/mapped/loan.h"
 #include "world/order.h"
 
 /* Memory that is registered as it is made. */
@@ -62,7 +63,8 @@ ferry_status ferry_memory_alloc(ferry_transport *transport, ferry_memory_kind ki
     void *base = NULL;
     ferry_status status = fy_space_check(space, "ferry_memory_alloc", error);
     if (status == FERRY_OK && transport == NULL) {
-        status = fy_local_alloc(space, bytes, &base, error);
+        status = fy_is_host(space) ? fy_owned_alloc(bytes, &base, error)
+                                   : fy_local_alloc(space, bytes, &base, error);
     } else if (status == FERRY_OK) {
         status = alloc_registered(transport, space, bytes, &region, error);
     }
@@ -84,7 +86,8 @@ void ferry_memory_free(ferry_buffer *buffer)
     ferry_region *region = buffer->registration;
     if (region != NULL && region->memory) {
         ferry_region_free(region);
-    } else if (buffer->base != NULL && (region != NULL || !fy_local_free(buffer->base))) {
+    } else if (buffer->base != NULL &&
+               (region != NULL || (!fy_owned_free(buffer->base) && !fy_local_free(buffer->base)))) {
         fy_log(FERRY_LOG_WARN,
                "ferry_memory_free: the %llu bytes at %p are not from "
                "ferry_memory_alloc, and stay",

@@ -5,6 +5,7 @@
  * its engines do. Where that fails the region is exposed: nothing may be received into it before it
  * has been made up for, and never again where its engine knows no way.
  */
+#include "transport/mapped/loan.h"
 #include "transport/region.h"
 
 #include "base/log.h"
@@ -129,36 +130,46 @@ static bool overlaps(const ferry_region *region, const void *base, uint64_t byte
 
 bool fy_memory_is_exposed(void)
 {
-    return atomic_load(&n_exposed) != 0;
+    return atomic_load(&n_exposed) != 0 || fy_owned_is_exposed();
+}
+
+static ferry_status refuse(const void *base, uint64_t bytes, ferry_status status,
+                           const ferry_error *why, ferry_error *error)
+{
+    return fy_fail(error, status,
+                   "nothing can be received into %llu bytes at %p: a rank that was left behind can "
+                   "still write to them, and %s",
+                   (unsigned long long)bytes, base, why->message);
+}
+
+/* Under the lock. */
+static ferry_status secure_region(ferry_region *region, ferry_error *error)
+{
+    if (fy_region_is_exposed_for_good(region)) {
+        return fy_fail(error, FERRY_ERR_UNSUPPORTED,
+                       "nothing can keep it from that: take other memory");
+    }
+    FY_TRY(revoke_region(region, region->exposed, error));
+    unlist(region);
+    return FERRY_OK;
 }
 
 ferry_status fy_memory_secure(const void *base, uint64_t bytes, ferry_error *error)
 {
-    ferry_status status = FERRY_OK;
+    ferry_error why;
     if (base == NULL || !fy_memory_is_exposed()) {
         return FERRY_OK;
     }
+    ferry_status status = fy_owned_secure(base, bytes, &why);
     pthread_mutex_lock(&lock);
     ferry_region *region = exposed_regions;
     while (status == FERRY_OK && region != NULL) {
         ferry_region *next = region->next_exposed;
         if (overlaps(region, base, bytes)) {
-            ferry_error why;
-            status = fy_region_is_exposed_for_good(region)
-                         ? fy_fail(&why, FERRY_ERR_UNSUPPORTED,
-                                   "nothing can keep it from that: take other memory")
-                         : revoke_region(region, region->exposed, &why);
-            if (status == FERRY_OK) {
-                unlist(region);
-            } else {
-                fy_fail(error, status,
-                        "nothing can be received into %llu bytes at %p: a rank that was left "
-                        "behind can still write to them, and %s",
-                        (unsigned long long)bytes, base, why.message);
-            }
+            status = secure_region(region, &why);
         }
         region = next;
     }
     pthread_mutex_unlock(&lock);
-    return status;
+    return status == FERRY_OK ? FERRY_OK : refuse(base, bytes, status, &why, error);
 }

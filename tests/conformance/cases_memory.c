@@ -30,15 +30,23 @@ static void take_memory(rank_context *me, uint64_t bytes, ferry_buffer *buffer)
            "the registration is not that of the memory");
 }
 
+/* Of no transport, and registered with this one: others reach it as well. */
+static void take_owned(rank_context *me, uint64_t bytes, ferry_buffer *buffer)
+{
+    must(me, ferry_memory_alloc(NULL, FERRY_MEMORY_HOST, 0, bytes, buffer, &me->error));
+    expect(me, buffer->registration == NULL && mismatch_byte(buffer->base, bytes, 0) == bytes,
+           "memory without a transport is registered or not zero");
+    must(me, ferry_region_register(me->transport, buffer, &buffer->registration, &me->error));
+}
+
 /* Collective. */
-static void import_all(rank_context *me, uint64_t bytes, handles *it)
+static void exchange_keys(rank_context *me, handles *it)
 {
     unsigned char key[FERRY_KEY_BYTES];
     size_t n_key = 0;
     const void *all;
     const size_t *lengths;
-    memset(it, 0, sizeof *it);
-    take_memory(me, bytes, &it->own);
+    memset(it->of, 0, sizeof it->of);
     if (!can_import(me)) {
         must_fail(me, FERRY_ERR_UNSUPPORTED, NULL,
                   ferry_region_export(it->own.registration, key, sizeof key, &n_key, &me->error));
@@ -51,6 +59,13 @@ static void import_all(rank_context *me, uint64_t bytes, handles *it)
         must(me, ferry_region_import(me->transport, at, lengths[peer], &it->of[peer], &me->error));
     }
     meet(me);
+}
+
+/* Collective. */
+static void import_all(rank_context *me, uint64_t bytes, handles *it)
+{
+    take_memory(me, bytes, &it->own);
+    exchange_keys(me, it);
 }
 
 static void free_handles(handles *it, uint32_t n_ranks)
@@ -120,21 +135,50 @@ static void read_back(rank_context *me, handles *it, uint32_t peer)
     free(bytes);
 }
 
+static void move_parts(rank_context *me, handles *it, ferry_region *words)
+{
+    for (uint32_t i = 0; i < me->n_ranks && can_import(me); i++) {
+        write_part(me, it, (me->rank + i) % me->n_ranks, words);
+    }
+    if (can_import(me)) {
+        check_parts(me, it, words);
+    }
+    for (uint32_t i = 0; i < me->n_ranks && can_import(me); i++) {
+        read_back(me, it, (me->rank + i) % me->n_ranks);
+    }
+}
+
+/* What no transport made is mapped by others all the same, and stays when the region has gone. */
+void case_memory_owned(rank_context *me)
+{
+    handles it;
+    ferry_region *words = alloc_region(me, 8 * MOST_RANKS);
+    take_owned(me, bytes_of(me, me->rank), &it.own);
+    ferry_region *first = it.own.registration;
+    exchange_keys(me, &it);
+    move_parts(me, &it, words);
+    free_handles(&it, me->n_ranks);
+    meet(me);
+    ferry_region_free(first);
+    uint64_t part = bytes_of(me, me->rank) / me->n_ranks;
+    expect(me, !can_import(me) || mismatch(it.own.base, part, seed_of(me, 20, 0, me->rank)) == part,
+           "what was written has gone with the region");
+    /* A part is memory like any other, whatever the whole is. */
+    ferry_buffer rest = ferry_buffer_of((char *)it.own.base + 100, 4000);
+    must(me, ferry_region_register(me->transport, &rest, &first, &me->error));
+    it.own.registration = NULL;
+    ferry_memory_free(&it.own);
+    ferry_region_free(first);
+    ferry_region_free(words);
+}
+
 void case_memory(rank_context *me)
 {
     handles it;
     ferry_region *words = alloc_region(me, 8 * MOST_RANKS);
     ferry_buffer none = ferry_buffer_of(NULL, 0);
     import_all(me, bytes_of(me, me->rank), &it);
-    for (uint32_t i = 0; i < me->n_ranks && can_import(me); i++) {
-        write_part(me, &it, (me->rank + i) % me->n_ranks, words);
-    }
-    if (can_import(me)) {
-        check_parts(me, &it, words);
-    }
-    for (uint32_t i = 0; i < me->n_ranks && can_import(me); i++) {
-        read_back(me, &it, (me->rank + i) % me->n_ranks);
-    }
+    move_parts(me, &it, words);
     /* It is a source as well, wherever a part of it lies. */
     ferry_region *target = alloc_region(me, 4096);
     ferry_buffer part = it.own;
@@ -161,10 +205,6 @@ void case_memory(rank_context *me)
     must_fail(me, FERRY_ERR_UNSUPPORTED, "cuda",
               ferry_memory_alloc(NULL, FERRY_MEMORY_CUDA, 0, 1, &none, &me->error));
     expect(me, none.base == NULL, "a failed call wrote its output");
-    must(me, ferry_memory_alloc(NULL, FERRY_MEMORY_HOST, 0, 4096, &none, &me->error));
-    expect(me, none.registration == NULL && mismatch_byte(none.base, 4096, 0) == 4096,
-           "memory without a transport is registered or not zero");
-    ferry_memory_free(&none);
     ferry_region_free(target);
     ferry_region_free(words);
 }

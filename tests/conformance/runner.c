@@ -73,6 +73,7 @@ const case_row case_rows[] = {
     {.name = "keys", .n_ranks = 3, .run = case_keys},
     {.name = "bad_keys", .n_ranks = 2, .run = case_bad_keys},
     {.name = "memory", .n_ranks = 4, .run = case_memory},
+    {.name = "memory_owned", .n_ranks = 4, .run = case_memory_owned},
     {.name = "memory_order", .n_ranks = 2, .run = case_memory_order},
     {.name = "memory_loop", .n_ranks = 2, .run = case_memory_loop},
     {.name = "memory_huge", .n_ranks = 2, .run = case_memory_huge},

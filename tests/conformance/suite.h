@@ -250,6 +250,7 @@ void case_misuse(rank_context *me);
 void case_keys(rank_context *me);
 void case_bad_keys(rank_context *me);
 void case_memory(rank_context *me);
+void case_memory_owned(rank_context *me);
 void case_memory_order(rank_context *me);
 void case_memory_loop(rank_context *me);
 void case_memory_huge(rank_context *me);

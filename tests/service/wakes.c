@@ -38,19 +38,27 @@ typedef struct wake_case {
     bool fails;  /* at first there are no other pages for the survivors' memory */
     bool by_ucx; /* a plugin, so only if it is asked for by name */
     bool xpmem;  /* UCX says that ranks write to others by themselves: only other memory helps */
+    bool owned;  /* no transport made the memory: it is registered */
 } wake_case;
 
 static const wake_case cases[] = {
-    {"mapped", 0, FERRY_CHECKSUM_NONE, FERRY_COMMIT_IN_PLACE, false, false, false},
-    {"mapped, path", 0, FERRY_CHECKSUM_PATH, FERRY_COMMIT_IN_PLACE, false, false, false},
-    {"mapped, end", 0, FERRY_CHECKSUM_END, FERRY_COMMIT_IN_PLACE, false, false, false},
-    {"mapped, swap", 0, FERRY_CHECKSUM_NONE, FERRY_COMMIT_SWAP, false, false, false},
-    {"mapped, swap, end", 0, FERRY_CHECKSUM_END, FERRY_COMMIT_SWAP, false, false, false},
-    {"mapped, without memory", 0, FERRY_CHECKSUM_NONE, FERRY_COMMIT_IN_PLACE, true, false, false},
-    {"mapped, swap, without memory", 0, FERRY_CHECKSUM_NONE, FERRY_COMMIT_SWAP, true, false, false},
-    {"staged", FERRY_PATH_STAGED, FERRY_CHECKSUM_NONE, FERRY_COMMIT_IN_PLACE, false, false, false},
-    {"ucx", 0, FERRY_CHECKSUM_NONE, FERRY_COMMIT_IN_PLACE, false, true, false},
-    {"xpmem", 0, FERRY_CHECKSUM_NONE, FERRY_COMMIT_IN_PLACE, false, true, true},
+    {"mapped", 0, FERRY_CHECKSUM_NONE, FERRY_COMMIT_IN_PLACE, false, false, false, false},
+    {"mapped, path", 0, FERRY_CHECKSUM_PATH, FERRY_COMMIT_IN_PLACE, false, false, false, false},
+    {"mapped, end", 0, FERRY_CHECKSUM_END, FERRY_COMMIT_IN_PLACE, false, false, false, false},
+    {"mapped, swap", 0, FERRY_CHECKSUM_NONE, FERRY_COMMIT_SWAP, false, false, false, false},
+    {"mapped, swap, end", 0, FERRY_CHECKSUM_END, FERRY_COMMIT_SWAP, false, false, false, false},
+    {"mapped, without memory", 0, FERRY_CHECKSUM_NONE, FERRY_COMMIT_IN_PLACE, true, false, false,
+     false},
+    {"mapped, swap, without memory", 0, FERRY_CHECKSUM_NONE, FERRY_COMMIT_SWAP, true, false, false,
+     false},
+    {"owned", 0, FERRY_CHECKSUM_NONE, FERRY_COMMIT_IN_PLACE, false, false, false, true},
+    {"owned, swap", 0, FERRY_CHECKSUM_NONE, FERRY_COMMIT_SWAP, false, false, false, true},
+    {"owned, without memory", 0, FERRY_CHECKSUM_NONE, FERRY_COMMIT_IN_PLACE, true, false, false,
+     true},
+    {"staged", FERRY_PATH_STAGED, FERRY_CHECKSUM_NONE, FERRY_COMMIT_IN_PLACE, false, false, false,
+     false},
+    {"ucx", 0, FERRY_CHECKSUM_NONE, FERRY_COMMIT_IN_PLACE, false, true, false, false},
+    {"xpmem", 0, FERRY_CHECKSUM_NONE, FERRY_COMMIT_IN_PLACE, false, true, true, false},
 };
 
 /* This process. */
@@ -180,9 +188,25 @@ static ferry_plan *make_plan(const ferry_world *world)
 
 static void take_buffers(ferry_service *service, holding *mine)
 {
+    ferry_transport *transport = ferry_service_transport(service);
     for (unsigned i = 0; rank >= 2 && i < 2; i++) {
-        must(ferry_memory_alloc(ferry_service_transport(service), FERRY_MEMORY_HOST, 0, HALF,
-                                &mine->buffers[i], &must_error));
+        ferry_buffer *buffer = &mine->buffers[i];
+        must(ferry_memory_alloc(the_case->owned ? NULL : transport, FERRY_MEMORY_HOST, 0, HALF,
+                                buffer, &must_error));
+        if (the_case->owned) {
+            must(ferry_region_register(transport, buffer, &buffer->registration, &must_error));
+        }
+    }
+}
+
+static void free_buffers(holding *mine)
+{
+    for (unsigned i = 0; i < 2; i++) {
+        if (the_case->owned) {
+            ferry_region_free(mine->buffers[i].registration);
+            mine->buffers[i].registration = NULL;
+        }
+        ferry_memory_free(&mine->buffers[i]);
     }
 }
 
@@ -250,8 +274,7 @@ static void take_other(ferry_service *service, holding *mine)
 {
     char *before[2] = {mine->buffers[0].base, mine->buffers[1].base};
     must(ferry_service_clear_requests(service, &must_error));
-    ferry_memory_free(&mine->buffers[0]);
-    ferry_memory_free(&mine->buffers[1]);
+    free_buffers(mine);
     take_buffers(service, mine);
     for (unsigned i = 0; rank >= 2 && i < 4; i++) {
         char *now = mine->buffers[i % 2].base, *then = before[i / 2];
@@ -328,8 +351,7 @@ static void go_on(ferry_service *failed, ferry_world *world, holding *mine)
     }
     run_one(service, 5, 3, "a version after the victim woke");
     if (the_case->xpmem) { /* it has the other memory */
-        ferry_memory_free(&mine->buffers[0]);
-        ferry_memory_free(&mine->buffers[1]);
+        free_buffers(mine);
     }
     ferry_service_destroy(service);
     ferry_world_destroy(survivors);
@@ -368,8 +390,7 @@ static void be_rank(const char *folder)
     if (rank != VICTIM) {
         go_on(service, world, &mine);
     }
-    ferry_memory_free(&mine.buffers[0]);
-    ferry_memory_free(&mine.buffers[1]);
+    free_buffers(&mine);
     ferry_service_destroy(service);
     ferry_world_destroy(world);
     _exit(rank == VICTIM ? GIVEN_UP : 0);

@@ -5,6 +5,7 @@
 #include "base/log.h"
 #include "transport/mapped/attach.h"
 #include "transport/mapped/device.h"
+#include "transport/mapped/loan.h"
 #include "transport/mapped/local.h"
 #include "transport/mapped/memory.h"
 #include "world/gate.h"
@@ -124,22 +125,16 @@ static ferry_status alloc(void *context, fy_region_view *region, void **attachme
 static ferry_status alloc_local(void *context, fy_region_view *region, void **attachment_out,
                                 ferry_error *error)
 {
-    (void)context;
+    const shm *state = context;
     if (!fy_is_host(region->space)) {
         fy_device_memory *made = NULL;
         FY_TRY(fy_device_memory_create(region, &made, &region->base, error));
         *attachment_out = made;
         return FERRY_OK;
     }
-    fy_local_memory *memory = fy_alloc_zeroed(1, sizeof *memory);
-    FY_TRY(fy_check_memory(memory != NULL, "memory that others can map", error));
-    ferry_status status = fy_local_memory_create(region->bytes, memory, error);
-    if (status != FERRY_OK) {
-        fy_free(memory);
-        return status;
-    }
-    region->base = memory->map;
-    *attachment_out = memory;
+    fy_loan *loan = NULL;
+    FY_TRY(fy_loan_create(state->world, region->bytes, &loan, &region->base, error));
+    *attachment_out = loan;
     return FERRY_OK;
 }
 
@@ -150,7 +145,7 @@ static ferry_status export_key(void *context, const fy_region_view *region, void
     (void)error;
     *n_bytes_out = !fy_is_host(region->space) ? fy_device_memory_key(attachment, region, key)
                    : attachment == NULL       ? 0
-                                              : fy_local_memory_key(attachment, key);
+                                              : fy_loan_key(attachment, key);
     return FERRY_OK;
 }
 
@@ -186,12 +181,16 @@ static ferry_status attach(void *context, const fy_region_view *region, void **a
         *attachment_out = memory;
         return FERRY_OK;
     }
+    if (region->kind == FY_REGION_REGISTERED) {
+        fy_loan *loan = NULL; /* of the caller's own memory there is none */
+        FY_TRY(fy_loan_begin(state->world, region->base, region->bytes, &loan, error));
+        *attachment_out = loan;
+        return FERRY_OK;
+    }
     fy_node_memory *memory = NULL;
-    if (region->kind == FY_REGION_IMPORTED) {
-        FY_TRY(map_theirs(state, region, &memory, error));
-        if (memory == NULL) {
-            FY_TRY(fy_attach_check(state->attach, region->owner, error));
-        }
+    FY_TRY(map_theirs(state, region, &memory, error));
+    if (memory == NULL) {
+        FY_TRY(fy_attach_check(state->attach, region->owner, error));
     }
     *attachment_out = memory;
     return FERRY_OK;
@@ -208,15 +207,16 @@ static ferry_status revoke_region(void *context, const fy_region_view *region, v
     if (region->kind == FY_REGION_SYMMETRIC) {
         return fy_node_memory_renew(attachment, state->world->local_rank, error);
     }
-    return attachment == NULL ? FERRY_OK : fy_local_memory_renew(attachment, error);
+    return attachment == NULL ? FERRY_OK : fy_loan_revoke(attachment, error);
 }
 
 /* A file in memory belongs to the process, and to no engine in it. */
 static void adopt(void *context, const fy_region_view *region, void *attachment)
 {
-    (void)context;
-    (void)region;
-    (void)attachment;
+    const shm *state = context;
+    if (fy_is_host(region->space)) {
+        fy_loan_move(attachment, state->world);
+    }
 }
 
 /* What was registered goes while peers do not know yet that the world has failed. */
@@ -242,10 +242,10 @@ static void release(void *context, const fy_region_view *region, void *attachmen
         if (fy_failed(state->world->failure)) {
             fy_attach_revoke(state->attach);
         }
-        if (attachment != NULL) {
-            fy_local_memory_cleanup(attachment);
-        }
-    } else if (attachment != NULL) {
+        fy_loan_end(attachment);
+        return;
+    }
+    if (attachment != NULL) {
         fy_node_memory_cleanup(attachment);
     }
     fy_free(attachment);
