@@ -72,6 +72,11 @@ if TYPE_CHECKING:
         World as World,
     )
     from ._log import log_to as log_to
+    from ._memory import (
+        empty as empty,
+        empty_like as empty_like,
+        share_memory_ as share_memory_,
+    )
     from .names import NamedTensor as NamedTensor, Names as Names
     from ._map import Map as Map, MapBox as MapBox, MapTensor as MapTensor
     from ._mixed import (
@@ -118,6 +123,7 @@ _PLACES = {
     "_files": ("LoadResult", "load", "load_into", "save", "save_from"),
     "_ferry": ("Event", "Ledger", "MixedRequest", "Queue", "Request", "World"),
     "_log": ("log_to",),
+    "_memory": ("empty", "empty_like", "share_memory_"),
     "_world": ("init", "shutdown", "world"),
     "_map": ("Map", "MapBox", "MapTensor"),
     "names": ("NamedTensor", "Names"),

@@ -429,9 +429,7 @@ def assign_iterations(
     /,
 ) -> Tuple[int, List[int]]: ...
 
-# ---- service.c ----
-
-_Report = Optional[Callable[[int, int, float], Any]]
+# ---- memory.c ----
 
 @final
 class Memory:
@@ -439,6 +437,13 @@ class Memory:
     def address(self) -> int: ...
     @property
     def bytes(self) -> int: ...
+
+def memory(n_bytes: int, /) -> Memory: ...
+def has_memory(address: int, n_bytes: int, /) -> bool: ...
+
+# ---- service.c ----
+
+_Report = Optional[Callable[[int, int, float], Any]]
 
 @final
 class Ledger:

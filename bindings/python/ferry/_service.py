@@ -585,15 +585,12 @@ class RemoteCopyService:
         """Memory that other ranks of the node can map, so that bytes arrive there with one copy.
 
         Pass it to ``numpy.frombuffer`` or ``torch.frombuffer``; it is zeroed, and lives as long as
-        anything made from it. Allocate few large pieces, and before ``register_receive``.
+        anything made from it. Allocate few large pieces, and before ``register_receive``. Such memory
+        belongs to this service; that of :func:`ferry.empty` serves all.
         """
-        import ctypes
+        from ._memory import block_of
 
-        memory = self._own().alloc(n_bytes)
-        kind = type("Memory", (ctypes.c_ubyte * memory.bytes,), {})
-        block: Any = getattr(kind, "from_address")(memory.address)
-        block.memory = memory  # what is made of the block keeps it, and it keeps the memory
-        return memoryview(block).cast("B")
+        return block_of(self._own().alloc(n_bytes))
 
     def statistics(self) -> Statistics:
         """This rank's statistics: how many bytes took which path, and where time was spent."""

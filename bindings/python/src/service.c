@@ -1,5 +1,5 @@
 /* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
-/* The copy service from its making to its end, and ferry's own memory. */
+/* The copy service from its making to its end. */
 #include "service.h"
 
 #include <pthread.h>
@@ -8,7 +8,7 @@
 #include <time.h>
 
 PyTypeObject *fp_service_type;
-static PyTypeObject *memory_type, *ledger_type;
+static PyTypeObject *ledger_type;
 
 static fp_use *world_use(fp_service *own)
 {
@@ -304,6 +304,7 @@ static PyObject *clear_requests(PyObject *self, PyObject *unused)
     if (status == FERRY_OK) {
         own->is_resumed = false;
         fp_service_forget(own);
+        fp_service_unshare(own);
     }
     fp_service_leave(own);
     return status == FERRY_OK ? none_if(true) : fp_raise(status, error.message);
@@ -392,81 +393,6 @@ static void ledger_dealloc(PyObject *self)
     Py_DECREF(type);
 }
 
-/* Memory of ferry. */
-
-static PyObject *alloc(PyObject *self, PyObject *number)
-{
-    fp_service *own = (fp_service *)self;
-    uint64_t bytes;
-    if (!fp_u64(number, "the length of the memory", &bytes) || !fp_service_enter(own)) {
-        return NULL;
-    }
-    ferry_transport *transport = ferry_service_transport(own->service);
-    ferry_buffer buffer = ferry_buffer_of(NULL, 0);
-    ferry_status status = FERRY_ERR_MISUSE;
-    ferry_error error = {"memory is made by a service that was initialized: call init()"};
-    if (transport != NULL && bytes == 0) {
-        status = FERRY_ERR_INVALID_INPUT;
-        error = (ferry_error){"memory of 0 bytes is asked for"};
-    } else if (transport != NULL) {
-        PyThreadState *thread = PyEval_SaveThread();
-        status = ferry_memory_alloc(transport, FERRY_MEMORY_HOST, 0, bytes, &buffer, &error);
-        PyEval_RestoreThread(thread);
-    }
-    fp_service_leave(own);
-    if (status != FERRY_OK) {
-        return fp_raise(status, error.message);
-    }
-    fp_memory *memory = PyObject_New(fp_memory, memory_type);
-    if (memory == NULL) {
-        ferry_memory_free(&buffer);
-        return NULL;
-    }
-    fp_use_init(&memory->use, "the memory");
-    Py_INCREF(self);
-    memory->service = own;
-    memory->buffer = buffer;
-    memory->next = own->memories;
-    own->memories = memory;
-    return (PyObject *)memory;
-}
-
-static void memory_dealloc(PyObject *self)
-{
-    PyTypeObject *type = Py_TYPE(self);
-    fp_memory *memory = (fp_memory *)self;
-    fp_memory **at = &memory->service->memories;
-    while (*at != memory) {
-        at = &(*at)->next;
-    }
-    *at = memory->next;
-    if (fp_is_own(&memory->use)) {
-        ferry_memory_free(&memory->buffer);
-    }
-    Py_DECREF((PyObject *)memory->service);
-    PyObject_Free(self);
-    Py_DECREF(type);
-}
-
-static PyObject *memory_address(PyObject *self, void *unused)
-{
-    (void)unused;
-    return PyLong_FromVoidPtr(((fp_memory *)self)->buffer.base);
-}
-
-static PyObject *memory_repr(PyObject *self)
-{
-    const fp_memory *own = (fp_memory *)self;
-    return PyUnicode_FromFormat("<memory of ferry, %llu bytes at %p>",
-                                (unsigned long long)own->buffer.bytes, own->buffer.base);
-}
-
-static PyObject *memory_bytes(PyObject *self, void *unused)
-{
-    (void)unused;
-    return PyLong_FromUnsignedLongLong(((fp_memory *)self)->buffer.bytes);
-}
-
 /*
  * The end. It waits for the other ranks, so a service that nobody finalized (a program that ends by
  * an exception, say) gives them some time and then ends the world.
@@ -549,6 +475,7 @@ static PyObject *finalize(PyObject *self, PyObject *args)
     if (own->is_finalized) {
         ferry_request_destroy(own->dropped); /* finalizing has ended its run */
         own->dropped = NULL;
+        fp_service_unshare(own);
         fp_service_forget(own);
         fp_holds_clear(&own->kept);
     }
@@ -567,6 +494,7 @@ static void end_service(fp_service *own)
         PyEval_RestoreThread(thread);
     }
     own->is_finalized = true;
+    fp_service_unshare(own);
     fp_service_forget(own);
     fp_holds_clear(&own->kept);
     fp_watch_clear(&own->watch);
@@ -727,7 +655,7 @@ static PyMethodDef methods[] = {
      FP_DOC("resume($self, ledger, /)", "The next run moves what is missing in a ledger.")},
     {"mark_unchanged", mark_unchanged, METH_O,
      FP_DOC("mark_unchanged($self, names, /)", "Sources that the next run takes for equal.")},
-    {"alloc", alloc, METH_O,
+    {"alloc", fp_service_alloc, METH_O,
      FP_DOC("alloc($self, n_bytes, /)", "Memory that other ranks reach best.")},
     {"statistics", fp_service_statistics, METH_NOARGS,
      FP_DOC("statistics($self, /)", "Numbers of this rank.")},
@@ -749,18 +677,6 @@ static PyGetSetDef properties[] = {
     {"patience", get_patience, set_patience, "Seconds that a cancelled run has to end.", NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };
-
-static PyTypeObject *add_plain(PyObject *module, const char *name, const char *doc, int bytes,
-                               destructor end, reprfunc repr, PyGetSetDef *numbers)
-{
-    PyType_Slot slots[] = {
-        {Py_tp_doc, (void *)doc}, {Py_tp_new, (void *)fp_refuse_new}, {Py_tp_dealloc, (void *)end},
-        {Py_tp_getset, numbers},  {Py_tp_repr, (void *)repr},         {0, NULL},
-    };
-    PyType_Spec spec = {
-        .name = name, .basicsize = bytes, .flags = Py_TPFLAGS_DEFAULT, .slots = slots};
-    return fp_add_type(module, &spec);
-}
 
 static PyTypeObject *add_service_type(PyObject *module)
 {
@@ -784,11 +700,6 @@ static PyTypeObject *add_service_type(PyObject *module)
 
 bool fp_add_service(PyObject *module)
 {
-    static PyGetSetDef of_memory[] = {
-        {"address", memory_address, NULL, "Where it begins.", NULL},
-        {"bytes", memory_bytes, NULL, "How long it is.", NULL},
-        {NULL, NULL, NULL, NULL, NULL},
-    };
     static PyGetSetDef of_ledger[] = {
         {"bytes", ledger_bytes, NULL, "Bytes that are in place.", NULL},
         {NULL, NULL, NULL, NULL, NULL},
@@ -801,14 +712,20 @@ bool fp_add_service(PyObject *module)
         {NULL, NULL, 0, NULL},
     };
     fp_service_type = add_service_type(module);
-    memory_type =
-        add_plain(module, "ferry._ferry.Memory",
-                  FP_DOC("Memory()", "Memory that other ranks reach best, which alloc() returns."),
-                  sizeof(fp_memory), memory_dealloc, memory_repr, of_memory);
-    ledger_type = add_plain(
-        module, "ferry.Ledger",
-        FP_DOC("Ledger()", "What a run that failed has brought, which take_ledger() returns."),
-        sizeof(fp_ledger), ledger_dealloc, ledger_repr, of_ledger);
-    return fp_service_type != NULL && memory_type != NULL && ledger_type != NULL &&
-           fp_add_functions(module, functions) && fp_add_service_run(module);
+    static PyType_Slot slots[] = {
+        {Py_tp_doc,
+         FP_DOC("Ledger()", "What a run that failed has brought, which take_ledger() returns.")},
+        {Py_tp_new, (void *)fp_refuse_new},
+        {Py_tp_dealloc, (void *)ledger_dealloc},
+        {Py_tp_getset, of_ledger},
+        {Py_tp_repr, (void *)ledger_repr},
+        {0, NULL},
+    };
+    static PyType_Spec ledger_spec = {.name = "ferry.Ledger",
+                                      .basicsize = sizeof(fp_ledger),
+                                      .flags = Py_TPFLAGS_DEFAULT,
+                                      .slots = slots};
+    ledger_type = fp_add_type(module, &ledger_spec);
+    return fp_service_type != NULL && ledger_type != NULL && fp_add_functions(module, functions) &&
+           fp_add_memory(module) && fp_add_service_run(module);
 }

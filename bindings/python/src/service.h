@@ -5,9 +5,10 @@
 #include "binding.h"
 
 /*
- * The copy service in five files: service.c makes and ends it, service_hold.c keeps the caller's
- * tensors, service_register.c registers and binds them, service_run.c moves the bytes, and
- * service_recover.c goes on after a loss. What only reads numbers is in service_ask.c.
+ * The copy service in six files: service.c makes and ends it, service_hold.c keeps the caller's
+ * tensors, memory.c is the memory of ferry that they may lie in, service_register.c registers and
+ * binds them, service_run.c moves the bytes, and service_recover.c goes on after a loss. What only
+ * reads numbers is in service_ask.c.
  */
 
 /* A tensor that the service keeps alive: what is needed of an fp_view to check and to end it. */
@@ -100,11 +101,12 @@ typedef struct fp_service {
     fp_holds holds;
     fp_holds kept; /* of a run that failed with bytes on their way: until the end */
     fp_kinds kinds;
-    PyObject *written;  /* a list of torch's tensors that runs write, once one has ended */
-    PyObject *plan;     /* that is bound, or NULL */
-    PyObject *bound[2]; /* by ferry_side_role: name to the number of its hold there */
-    size_t n_sources;   /* of bound holds: those of destinations follow */
-    struct fp_memory *memories;
+    PyObject *written;          /* a list of torch's tensors that runs write, once one has ended */
+    PyObject *plan;             /* that is bound, or NULL */
+    PyObject *bound[2];         /* by ferry_side_role: name to the number of its hold there */
+    size_t n_sources;           /* of bound holds: those of destinations follow */
+    struct fp_memory *memories; /* of its transport */
+    struct fp_shared *shared;   /* of the process, that its transport shares */
     ferry_request *dropped; /* a run that nobody has a request of: it is ended before all else */
     fp_watch watch;
     size_t n_lent;   /* handlers of collectives that use its transport */
@@ -113,15 +115,6 @@ typedef struct fp_service {
     bool is_abandoned;
     bool is_refused; /* it is scheduled, and ends of a task are of different dtypes */
 } fp_service;
-
-/* Memory of ferry, and the service whose transport it belongs to. */
-typedef struct fp_memory {
-    PyObject_HEAD
-    fp_use use;
-    fp_service *service;
-    ferry_buffer buffer;
-    struct fp_memory *next;
-} fp_memory;
 
 /*
  * The service and its world are this thread's until fp_service_leave. False with an exception:
@@ -143,9 +136,17 @@ void fp_service_decline(fp_service *own, PyObject **type, PyObject **value, PyOb
 bool fp_service_progress(void *context, const ferry_progress *progress);
 /* Forgets the tensors, once the service has. */
 void fp_service_forget(fp_service *own);
-/* Of a tensor's memory, also of an allocation of ferry, which other ranks map. */
-ferry_buffer fp_service_buffer(const fp_service *own, fp_space space, const void *base,
-                               uint64_t bytes);
+/*
+ * Of a tensor's memory. What lies in memory of ferry gets the region that other ranks map, which is
+ * made when first asked for. False with an exception.
+ */
+bool fp_service_buffer(fp_service *own, fp_space space, const void *base, uint64_t bytes,
+                       ferry_buffer *buffer_out);
+/*
+ * Its transport shares from now on only what tensors that are held lie in, and nothing once the
+ * service is finalized: nobody is to write to the rest.
+ */
+void fp_service_unshare(fp_service *own);
 
 extern PyTypeObject *fp_service_type;
 
@@ -162,11 +163,13 @@ PyObject *fp_service_run(PyObject *self, PyObject *args);   /* callback, queue *
 PyObject *fp_service_start(PyObject *self, PyObject *args); /* callback, queue */
 PyObject *fp_service_recover_onto(PyObject *self, PyObject *args);
 PyObject *fp_service_time_runs(PyObject *self, PyObject *number);
+PyObject *fp_service_alloc(PyObject *self, PyObject *number);
 PyObject *fp_service_statistics(PyObject *self, PyObject *unused);
 PyObject *fp_service_peers(PyObject *self, PyObject *unused);
 PyObject *fp_service_destinations(PyObject *self, PyObject *unused);
 PyObject *fp_service_spans(PyObject *self, PyObject *unused);
 
 bool fp_add_service_run(PyObject *module);
+bool fp_add_memory(PyObject *module);
 
 #endif

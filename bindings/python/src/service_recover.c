@@ -18,17 +18,20 @@ typedef struct recovering {
     ferry_recovery found;
 } recovering;
 
-static bool add_held(const fp_service *own, const fp_hold *hold, ferry_tensors *tensors)
+static bool add_held(fp_service *own, const fp_hold *hold, ferry_tensors *tensors)
 {
     PyObject *name = PyUnicode_AsUTF8String(hold->name);
     if (name == NULL) {
         return false;
     }
     const char *text = PyBytes_AsString(name);
-    ferry_buffer front = fp_service_buffer(own, hold->space, hold->base, hold->bytes), back = front;
+    ferry_buffer front, back;
     ferry_error error;
-    if (hold->is_front) {
-        back = fp_service_buffer(own, hold[1].space, hold[1].base, hold[1].bytes);
+    if (!fp_service_buffer(own, hold->space, hold->base, hold->bytes, &front) ||
+        (hold->is_front &&
+         !fp_service_buffer(own, hold[1].space, hold[1].base, hold[1].bytes, &back))) {
+        Py_DECREF(name);
+        return false;
     }
     ferry_status status = hold->is_front
                               ? ferry_tensors_add_pair(tensors, text, &front, &back, &error)

@@ -16,23 +16,6 @@ typedef struct end {
     const char *name_text;
 } end;
 
-ferry_buffer fp_service_buffer(const fp_service *own, fp_space space, const void *base,
-                               uint64_t bytes)
-{
-    ferry_buffer buffer = ferry_buffer_of(base, bytes);
-    buffer.kind = space.kind;
-    buffer.device = space.device;
-    uintptr_t at = (uintptr_t)base;
-    for (const fp_memory *m = own->memories; m != NULL; m = m->next) {
-        uintptr_t begin = (uintptr_t)m->buffer.base;
-        if (at >= begin && at - begin < m->buffer.bytes &&
-            bytes <= m->buffer.bytes - (at - begin)) {
-            buffer.registration = m->buffer.registration;
-        }
-    }
-    return buffer;
-}
-
 /*
  * Bytes [pos, pos + size) of the row-major elements as a box of a tensor with gaps: a range of one
  * dim, and all of those within, at one index of those outside.
@@ -75,24 +58,27 @@ static bool fail_range(const fp_view *view, const end *e)
     return false;
 }
 
-static bool make_box(const fp_service *own, const fp_view *view, const end *e, ferry_box *box)
+static bool make_box(fp_service *own, const fp_view *view, const end *e, ferry_box *box)
 {
     if (e->pos > view->bytes || e->size > view->bytes - e->pos) {
         return fail_range(view, e);
     }
-    if (view->is_contiguous || e->size == 0) {
+    bool is_whole = view->is_contiguous || e->size == 0;
+    if (is_whole) {
         *box = (ferry_box)FERRY_BOX_INIT;
         box->offset = e->pos;
         box->n_dims = 1;
         box->length[0] = e->size;
         box->stride[0] = 1;
-        box->buffer = fp_service_buffer(own, view->space, view->base, view->bytes);
     } else {
         fp_view_box(view, box);
-        box->buffer = fp_service_buffer(own, view->space, view->base, box->buffer.bytes);
-        if (e->size != view->bytes && !narrow(view, e, box)) {
-            return fail_range(view, e);
-        }
+    }
+    uint64_t extent = is_whole ? view->bytes : box->buffer.bytes;
+    if (!fp_service_buffer(own, view->space, view->base, extent, &box->buffer)) {
+        return false;
+    }
+    if (!is_whole && e->size != view->bytes && !narrow(view, e, box)) {
+        return fail_range(view, e);
     }
     box->name = e->name_text;
     return true;
@@ -330,7 +316,7 @@ static bool is_of_shape(const fp_view *view, const piece *p)
 }
 
 /* Lies in the library's hands then: whether the box is within the buffer. */
-static bool box_of_piece(const fp_service *own, const fp_view *view, const end *e, const piece *p,
+static bool box_of_piece(fp_service *own, const fp_view *view, const end *e, const piece *p,
                          ferry_box *box)
 {
     fp_view_box(view, box);
@@ -352,7 +338,9 @@ static bool box_of_piece(const fp_service *own, const fp_view *view, const end *
     box->name = e->name_text;
     box->element_bytes = p->element_bytes;
     box->n_dims = p->n_dims;
-    box->buffer = fp_service_buffer(own, view->space, view->base, box->buffer.bytes);
+    if (!fp_service_buffer(own, view->space, view->base, box->buffer.bytes, &box->buffer)) {
+        return false;
+    }
     box->offset = 0 - p->first * p->element_bytes;
     for (uint32_t d = 0; d < p->n_dims; d++) {
         box->offset += p->begin[d] * box->stride[d];
@@ -435,8 +423,7 @@ static fp_hold *hold_whole(side *s, PyObject *name, const char *text, PyObject *
 }
 
 /* A tensor, or a pair of front and back. */
-static bool add_tensor(const fp_service *own, side *s, PyObject *name, const char *text,
-                       PyObject *value)
+static bool add_tensor(fp_service *own, side *s, PyObject *name, const char *text, PyObject *value)
 {
     bool is_pair = PyTuple_Check(value) || PyList_Check(value);
     if (is_pair && PySequence_Size(value) != 2) {
@@ -454,10 +441,8 @@ static bool add_tensor(const fp_service *own, side *s, PyObject *name, const cha
         PyObject *one = is_pair ? PySequence_GetItem(value, i) : (Py_INCREF(value), value);
         fp_hold *hold = one == NULL ? NULL : hold_whole(s, name, text, one);
         Py_XDECREF(one);
-        good = hold != NULL;
-        if (good) {
-            parts[i] = fp_service_buffer(own, hold->space, hold->base, hold->bytes);
-        }
+        good =
+            hold != NULL && fp_service_buffer(own, hold->space, hold->base, hold->bytes, &parts[i]);
     }
     if (!good) {
         return false;
@@ -470,7 +455,7 @@ static bool add_tensor(const fp_service *own, side *s, PyObject *name, const cha
     return status == FERRY_OK || fp_raise(status, error.message) != NULL;
 }
 
-static bool add_item(const fp_service *own, side *s, PyObject *item)
+static bool add_item(fp_service *own, side *s, PyObject *item)
 {
     bool is_pair = PyTuple_Check(item) && PyTuple_Size(item) == 2;
     PyObject *name = is_pair ? PyTuple_GetItem(item, 0) : NULL;
@@ -487,7 +472,7 @@ static bool add_item(const fp_service *own, side *s, PyObject *item)
 }
 
 /* All of a dict; None is an empty one. */
-static bool side_fill(const fp_service *own, side *s, PyObject *tensors)
+static bool side_fill(fp_service *own, side *s, PyObject *tensors)
 {
     ferry_error error;
     s->numbers = PyDict_New();
@@ -606,7 +591,9 @@ static bool take_sides(fp_service *own, side sides[2])
         own->bound[i] = sides[i].numbers;
         sides[i].numbers = NULL;
     }
-    return append(&own->holds, &sides[0].holds) && append(&own->holds, &sides[1].holds);
+    bool good = append(&own->holds, &sides[0].holds) && append(&own->holds, &sides[1].holds);
+    fp_service_unshare(own);
+    return good;
 }
 
 static bool bind_sides(fp_service *own, PyObject *plan_object, const ferry_plan *plan,
@@ -707,7 +694,7 @@ static bool is_as_raw(const fp_hold *old_hold, const fp_hold *fresh)
 }
 
 /* What bind asks of tensors holds for those that take their places. */
-static bool check_rebound(const fp_service *own, side sides[2])
+static bool check_rebound(fp_service *own, side sides[2])
 {
     if (own->plan == NULL) {
         return true; /* the library says that nothing is bound */
@@ -745,6 +732,7 @@ PyObject *fp_service_rebind(PyObject *self, PyObject *args)
         Py_CLEAR(own->written);
         replace_holds(own, &r.sides[0]);
         replace_holds(own, &r.sides[1]);
+        fp_service_unshare(own);
     }
     fp_service_leave(own);
     side_clear(&r.sides[0]);
