@@ -547,7 +547,7 @@ static bool work_on_filled(const ferry_fill *fill, run_work work, uint8_t *memor
 {
     uint32_t bits = fill->dtype.element_bits;
     uint32_t bytes = (bits + 7) / 8, shift = bits < 8 ? 4 * (uint32_t)(element % 2) : 0;
-    uint8_t mask = bits < 8 ? (uint8_t)(15u << shift) : 255;
+    uint8_t mask = (uint8_t)(bits < 8 ? 15u << shift : 255u);
     uint8_t *at = memory + element * bits / 8;
     bool right = true;
     for (uint32_t i = 0; i < bytes; i++) {

@@ -178,7 +178,8 @@ size_t fy_device_memory_key(fy_device_memory *memory, const fy_region_view *regi
                "%llu bytes of kind %s go through the host: %s", (unsigned long long)region->bytes,
                fy_memory_name(region->space.kind), why.message);
         memory->has_said = true;
-        snprintf((char *)its.bytes, sizeof its.bytes, "%s", why.message);
+        snprintf((char *)its.bytes, sizeof its.bytes, "%.*s", (int)sizeof its.bytes - 1,
+                 why.message);
         its.reason_bytes = (uint32_t)strlen((const char *)its.bytes);
     }
     size_t n_bytes = PIECE_HEAD_BYTES + its.handle_bytes + its.reason_bytes;
