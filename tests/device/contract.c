@@ -1109,7 +1109,8 @@ static bool ends_within(long ms)
 static bool run_case(const test_case *one)
 {
     pthread_t thread;
-    is_wrong = is_over = false;
+    is_wrong = false;
+    is_over = false;
     (void)pthread_create(&thread, NULL, run_in_thread, (void *)(uintptr_t)one);
     if (!ends_within(CASE_MS)) {
         wrong(__LINE__, "it is held up");

@@ -179,7 +179,8 @@ ferry_status __wrap_fy_pairs_exchange(ferry_service *service, ferry_status befor
 
 /* What is done to the words and letters of a run. */
 static enum { TRUE_WORDS, ALL_TAKEN } words;
-static enum { TRUE_VERDICT, NO_STATUS, STRANGE_STATUS, NO_SENTENCE, TOO_SHORT } verdict;
+enum { TRUE_VERDICT, NO_STATUS, STRANGE_STATUS, NO_SENTENCE, TOO_SHORT };
+static int verdict;
 
 void __wrap_fy_run_signal(ferry_service *service, const fy_channel *channel, uint32_t word,
                           uint64_t value)
@@ -215,7 +216,8 @@ void __wrap_fy_run_letter(ferry_service *service, uint32_t to, fy_letter_use use
 }
 
 /* What becomes of the letters in which the first rank gets such messages. */
-static enum { TRUE_LETTERS, ONLY_LENGTHS, NO_LENGTHS, WRONG_LENGTHS } letters;
+enum { TRUE_LETTERS, ONLY_LENGTHS, NO_LENGTHS, WRONG_LENGTHS };
+static int letters;
 static fy_world_ops true_ops, false_ops; /* of the rank that sends them */
 
 static ferry_status send_harmed(ferry_world *world, uint32_t to, uint64_t tag, const void *bytes,

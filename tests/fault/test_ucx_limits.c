@@ -9,14 +9,14 @@
 #include <sys/resource.h>
 
 typedef struct few {
-    int resource;
+    __rlimit_resource_t resource;
     rlim_t more; /* than what is in use */
     const char *says;
 } few;
 
 enum { UNSUPPORTED };
 
-static rlim_t in_use(rank_process *self, int resource)
+static rlim_t in_use(rank_process *self, __rlimit_resource_t resource)
 {
     if (resource == RLIMIT_NOFILE) {
         int next = open("/dev/null", O_RDONLY);

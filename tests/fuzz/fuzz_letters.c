@@ -71,7 +71,7 @@ static void read_letters(const uint8_t *data, size_t size)
     promise(strpbrk(error.message, "\n\r\t\x1b") == NULL);
     promise(talk.message.used <= talk.in.used);
     for (size_t i = 0; i < talk.message.used; i++) {
-        sum += talk.message.bytes[i];
+        sum = sum + talk.message.bytes[i];
     }
     fy_pack_cleanup(&talk.in);
 }

@@ -182,7 +182,7 @@ static void drop_jobs(void)
     for (fy_ucx_op *op = fy_ucx_dequeue(&engine.jobs); op != NULL;
          op = fy_ucx_dequeue(&engine.jobs)) {
         for (uint64_t i = 0; i < op->bytes; i++) {
-            sum += ((unsigned char *)op->body)[i];
+            sum = sum + ((unsigned char *)op->body)[i];
         }
         fy_ucx_finish(op, UCS_OK);
     }

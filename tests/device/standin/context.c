@@ -29,7 +29,8 @@ standin_context *standin_current(void)
 
 uint64_t standin_random(uint64_t n)
 {
-    uint64_t x = state += 0x9e3779b97f4a7c15u;
+    const uint64_t step = 0x9e3779b97f4a7c15u;
+    uint64_t x = atomic_fetch_add(&state, step) + step;
     x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
     x = (x ^ x >> 27) * 0x94d049bb133111ebu;
     return (x ^ x >> 31) % n;

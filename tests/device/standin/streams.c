@@ -3,6 +3,7 @@
 
 #include <sched.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -56,8 +57,7 @@ static char *bytes_at(int device, uint64_t at, size_t bytes, bool *known_out)
 static void lose(int device, CUresult why)
 {
     int none = 0;
-    if (__atomic_compare_exchange_n(&standin_lost[device], &none, (int)why, false, __ATOMIC_SEQ_CST,
-                                    __ATOMIC_SEQ_CST)) {
+    if (atomic_compare_exchange_strong(&standin_lost[device], &none, (int)why)) {
         fprintf(stderr, "stand-in: device %d is lost: error %d\n", device, (int)why);
     }
 }
@@ -84,7 +84,7 @@ static void copy(int device, const op *one)
 static void run_kernel(int device, const op *one)
 {
     const char *text = getenv("STANDIN_LOSE");
-    uint64_t number = __atomic_add_fetch(&n_launched, 1, __ATOMIC_RELAXED);
+    uint64_t number = atomic_fetch_add(&n_launched, 1) + 1;
     if (text != NULL && strtoull(text, NULL, 10) == number) {
         lose(device, CUDA_ERROR_ILLEGAL_ADDRESS);
         return;
@@ -222,7 +222,7 @@ static int channel_count(void)
     const char *text = getenv("STANDIN_CHANNELS");
     int none = 0, wanted = text != NULL ? atoi(text) : 2 + (int)standin_random(MOST_CHANNELS - 1);
     wanted = wanted < 1 ? 1 : wanted > MOST_CHANNELS ? MOST_CHANNELS : wanted;
-    (void)__atomic_compare_exchange_n(&n, &none, wanted, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
+    (void)atomic_compare_exchange_strong(&n, &none, wanted);
     return n;
 }
 
