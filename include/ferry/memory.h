@@ -92,7 +92,11 @@ struct ferry_transport;
  * before it is registered. Memory of the host, registered from its beginning on, is then mapped by
  * ranks of the node as well: with any transports, one after the other or several at once. It takes
  * a descriptor, too, and is FERRY_ERR_LIMIT where half of them are in use. It stays until it is
- * freed and the last region of it is; children of fork have the same pages.
+ * freed and the last region of it is. Children of fork have the same pages, as plain memory.
+ *
+ * Where a world fails, a rank that was left behind may wake in the middle of a copy. So when what
+ * stands on that world is closed or goes on without it, such memory gets other pages, with what was
+ * there: no thread may write to it while that call is under way, or what it writes may be lost.
  *
  * Returns FERRY_ERR_NO_MEMORY where there is not so much (never a signal later),
  * FERRY_ERR_UNSUPPORTED for a kind that cannot be had here, and FERRY_ERR_MISUSE for no bytes, a

@@ -7,7 +7,7 @@
 
 #include "processes.h"
 
-#include <netinet/in.h>
+#include <fcntl.h>
 #include <poll.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -66,81 +66,29 @@ static void test_absent(void **state)
 }
 
 /*
- * The first rank dies, and its port is taken by another: by a rank of a world with another key, by
- * a server of something else, by one that hangs up and by one that says nothing. A process that it
- * has made holds its connections open, so nobody knows of its death before he looks for it.
+ * The first rank dies, and at its port is another: a rank of a world with another key, a server of
+ * something else, one that hangs up and one that says nothing. It is a process that the rank has
+ * made, with its listener; it holds its connections open, too, so nobody knows of the death before
+ * he looks for the rank.
  */
 
-enum { PORT, TAKEN, FAILED, SHRUNK_BY_ALL }; /* marks */
+enum { TAKEN, FAILED, SHRUNK_BY_ALL }; /* marks */
 enum { OTHER_KEY, OTHER_PROTOCOL, HANGS_UP, SAYS_NOTHING, N_STRANGERS };
 
 /* Where others find this process: its only listener that has a port. */
-static int door(int *port_out)
+static int find_door(void)
 {
     for (int fd = 3; fd < 256; fd++) {
-        struct sockaddr_in6 address = {0}; /* the other family has its port at the same place */
+        struct sockaddr_storage address = {0};
         socklen_t length = sizeof address;
         int listens = 0;
         getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &listens, &(socklen_t){sizeof listens});
         if (listens && getsockname(fd, (struct sockaddr *)&address, &length) == 0 &&
-            (address.sin6_family == AF_INET || address.sin6_family == AF_INET6)) {
-            *port_out = ntohs(address.sin6_port);
+            (address.ss_family == AF_INET || address.ss_family == AF_INET6)) {
             return fd;
         }
     }
     return -1;
-}
-
-static void die_with_connections_open(rank_process *self)
-{
-    int port = 0, listener = door(&port);
-    so(self, listener >= 0);
-    pid_t holder = fork();
-    so(self, holder >= 0);
-    if (holder == 0) {
-        alarm(120);
-        close(listener);
-        add_mark(self->shared, PORT);
-        await_mark(self->shared, SHRUNK_BY_ALL, RANKS - 1);
-        _exit(0);
-    }
-    await_mark(self->shared, PORT, 1);
-    atomic_store(&self->shared->mark[PORT], port);
-    raise(SIGKILL);
-}
-
-static void run_survivor(rank_process *self)
-{
-    ferry_world *smaller = NULL;
-    so(self, ferry_world_barrier(self->world, &self->error) == FERRY_OK);
-    if (self->rank == RANKS - 1) {
-        ferry_world_abort(self->world, "a smaller one is wanted");
-    }
-    so(self, await_failure(self, NULL) == FERRY_ERR_ABORTED);
-    add_mark(self->shared, FAILED);
-    await_mark(self->shared, FAILED, RANKS);
-    if (self->rank == 0) {
-        die_with_connections_open(self);
-    }
-    await_mark(self->shared, TAKEN, 1);
-    so(self, ferry_world_shrink(self->world, 0, &smaller, &self->error) == FERRY_OK);
-    so(self, ferry_world_rank_count(smaller) == RANKS - 1);
-    so(self, ferry_world_member_of(smaller, 0) == 1);
-    so(self, ferry_world_barrier(smaller, &self->error) == FERRY_OK);
-    add_mark(self->shared, SHRUNK_BY_ALL);
-    ferry_world_destroy(smaller);
-}
-
-/* Returns the listener: nobody else may have taken the port in between. */
-static int take_port(int port)
-{
-    struct sockaddr_in6 address = {.sin6_family = AF_INET6, .sin6_port = htons((uint16_t)port)};
-    int yes = 1, fd = socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    assert_true(fd >= 0);
-    assert_int_equal(setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes), 0);
-    assert_int_equal(bind(fd, (struct sockaddr *)&address, sizeof address), 0);
-    assert_int_equal(listen(fd, 64), 0);
-    return fd;
 }
 
 static void answer_as_other_world(int fd)
@@ -177,26 +125,52 @@ static void answer(int fd, int stranger)
     }
 }
 
-/* Answers until it is killed, one after the other, and never the same process as a rank. */
-static pid_t start_stranger(const processes *all, int stranger)
+_Noreturn static void be_stranger(rank_process *self, int door)
 {
-    siginfo_t info;
-    assert_int_equal(waitid(P_PID, (id_t)all->pids[0], &info, WEXITED | WNOWAIT), 0);
-    int listener = take_port(atomic_load(&all->shared->mark[PORT]));
-    pid_t pid = fork();
-    if (pid == 0) {
-        prctl(PR_SET_PDEATHSIG, SIGKILL);
-        add_mark(all->shared, TAKEN);
-        for (;;) {
-            int fd = accept(listener, NULL, NULL);
-            if (fd >= 0) {
-                answer(fd, stranger);
-            }
+    alarm(120); /* if the others never end */
+    add_mark(self->shared, TAKEN);
+    while (atomic_load(&self->shared->mark[SHRUNK_BY_ALL]) < RANKS - 1) {
+        poll(&(struct pollfd){door, POLLIN, 0}, 1, 20);
+        int fd = accept(door, NULL, NULL);
+        if (fd >= 0) {
+            answer(fd, *(const int *)self->context);
         }
     }
-    close(listener);
-    assert_true(pid > 0);
-    return pid;
+    _exit(0);
+}
+
+static void die_and_leave_a_stranger(rank_process *self)
+{
+    int door = find_door();
+    so(self, door >= 0 && fcntl(door, F_SETFL, O_NONBLOCK) == 0);
+    pid_t stranger = fork();
+    so(self, stranger >= 0);
+    if (stranger == 0) {
+        be_stranger(self, door);
+    }
+    raise(SIGKILL);
+}
+
+static void run_survivor(rank_process *self)
+{
+    ferry_world *smaller = NULL;
+    so(self, ferry_world_barrier(self->world, &self->error) == FERRY_OK);
+    if (self->rank == RANKS - 1) {
+        ferry_world_abort(self->world, "a smaller one is wanted");
+    }
+    so(self, await_failure(self, NULL) == FERRY_ERR_ABORTED);
+    add_mark(self->shared, FAILED);
+    await_mark(self->shared, FAILED, RANKS);
+    if (self->rank == 0) {
+        die_and_leave_a_stranger(self);
+    }
+    await_mark(self->shared, TAKEN, 1);
+    so(self, ferry_world_shrink(self->world, 0, &smaller, &self->error) == FERRY_OK);
+    so(self, ferry_world_rank_count(smaller) == RANKS - 1);
+    so(self, ferry_world_member_of(smaller, 0) == 1);
+    so(self, ferry_world_barrier(smaller, &self->error) == FERRY_OK);
+    add_mark(self->shared, SHRUNK_BY_ALL);
+    ferry_world_destroy(smaller);
 }
 
 static void test_strangers(void **state)
@@ -204,19 +178,16 @@ static void test_strangers(void **state)
     (void)state;
     static const char *const rows[] = {"another world", "another protocol", "hangs up",
                                        "says nothing"};
+    static const int strangers[] = {OTHER_KEY, OTHER_PROTOCOL, HANGS_UP, SAYS_NOTHING};
     processes all[N_STRANGERS];
-    pid_t pids[N_STRANGERS];
     for (int i = 0; i < N_STRANGERS; i++) {
         rank_process like = patient_ranks(rows[i], RANKS);
-        like.options.deadline_seconds =
-            8.0 * FERRY_TEST_PATIENCE; /* a tenth of it, for an answer */
+        like.options.deadline_seconds = 8.0 * FERRY_TEST_PATIENCE; /* a tenth, for an answer */
+        like.context = &strangers[i];
         start_processes(&all[i], &like, run_survivor);
-        pids[i] = start_stranger(&all[i], i);
     }
     for (int i = 0; i < N_STRANGERS; i++) {
         end_processes(rows[i], &all[i], RANKS, 0);
-        assert_int_equal(kill(pids[i], SIGKILL), 0);
-        assert_int_equal(waitpid(pids[i], NULL, 0), pids[i]);
     }
 }
 

@@ -13,6 +13,7 @@
 #include <errno.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 enum { BYTES = 20 << 20 };
@@ -110,6 +111,62 @@ static void test_what_is_lent(void **state)
     assert_true(fy_owned_free(base));
     assert_false(fy_owned_free(base));
     fy_loan_end(NULL);
+}
+
+/* A child of fork has the same pages. It lends none of them, and takes none away. */
+static void test_child(void **state)
+{
+    some_world world, its;
+    ferry_error error;
+    fy_loan *none = NULL;
+    lent l;
+    int status = 0;
+    (void)state;
+    make_world(&world);
+    make_world(&its);
+    char *base = take();
+    memset(base, 7, BYTES);
+    lend(&world, base, &l);
+    pid_t child = fork();
+    assert_true(child >= 0);
+    if (child == 0) {
+        bool right = fy_loan_begin(&its.world, base, BYTES, &none, &error) == FERRY_OK;
+        right = right && none == NULL;
+        fail_world(&world);
+        fy_loan_end(l.loan);
+        right = right && fy_owned_free(base);
+        _exit(right ? 0 : 1);
+    }
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_int_equal(status, 0);
+    assert_int_equal(base[0], 7);
+    assert_int_equal(base[BYTES - 1], 7);
+    assert_true(arrives(&l, base, 8));
+    fy_node_memory_cleanup(&l.theirs);
+    fy_loan_end(l.loan);
+    assert_true(fy_owned_free(base));
+}
+
+/* The owner has given it up, but another world has it still: what a lost rank writes does not come.
+ */
+static void test_given_up(void **state)
+{
+    some_world failing, other;
+    ferry_error error;
+    fy_loan *still = NULL;
+    lent l;
+    (void)state;
+    make_world(&failing);
+    make_world(&other);
+    char *base = take();
+    lend(&failing, base, &l);
+    must(fy_loan_begin(&other.world, base, BYTES, &still, &error), &error);
+    assert_true(fy_owned_free(base));
+    fail_world(&failing);
+    fy_loan_end(l.loan);
+    assert_false(arrives(&l, base, 9));
+    fy_node_memory_cleanup(&l.theirs);
+    fy_loan_end(still);
 }
 
 /* It goes when neither the owner nor a loan is left, in any order. */
@@ -299,7 +356,8 @@ static void test_scarce(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_what_is_lent), cmocka_unit_test(test_who_is_last),
+        cmocka_unit_test(test_what_is_lent), cmocka_unit_test(test_child),
+        cmocka_unit_test(test_given_up),     cmocka_unit_test(test_who_is_last),
         cmocka_unit_test(test_two_worlds),   cmocka_unit_test(test_end_after_failure),
         cmocka_unit_test(test_exposed),      cmocka_unit_test(test_of_one_transport),
         cmocka_unit_test(test_scarce),

@@ -115,7 +115,9 @@ static void dealloc(PyObject *self)
     }
     *at = memory->next;
     if (fp_is_own(&memory->use)) {
+        Py_BEGIN_ALLOW_THREADS /* other memory may be about to get other pages, which takes time */
         ferry_memory_free(&memory->buffer);
+        Py_END_ALLOW_THREADS
     }
     Py_XDECREF((PyObject *)memory->service);
     PyObject_Free(self);

@@ -7,10 +7,12 @@
 
 #include <pthread.h>
 #include <stdatomic.h>
+#include <unistd.h>
 
 typedef struct owned {
     fy_local_memory local;
-    bool is_kept;    /* by an owner */
+    pid_t process; /* whose it is: a child of fork has the same pages, and may not take them away */
+    bool is_kept;  /* by an owner */
     bool is_exposed; /* borrowers of a loan that has ended may still write */
     fy_loan *loans;
     struct owned *next; /* in `all`, if it is not of one transport */
@@ -34,6 +36,11 @@ static void set_exposed(owned *memory, bool is_exposed)
         memory->is_exposed = is_exposed;
         atomic_fetch_add(&n_exposed, is_exposed ? 1 : UINT32_MAX);
     }
+}
+
+static bool is_ours(const owned *memory)
+{
+    return memory->process == getpid();
 }
 
 /* Under the lock: what nobody keeps goes. */
@@ -69,6 +76,9 @@ static bool overlaps(const owned *memory, const void *base, uint64_t bytes)
 /* Under the lock. Borrowers of that world (NULL: of worlds that have failed) are to lose it. */
 static ferry_status renew(owned *memory, const ferry_world *world, ferry_error *error)
 {
+    if (!is_ours(memory)) {
+        return FERRY_OK;
+    }
     for (const fy_loan *loan = memory->loans; loan != NULL; loan = loan->next) {
         if (loan->has_borrowers && loan->world != world && !fy_failed(loan->world->failure)) {
             return fy_fail(error, FERRY_ERR_MISUSE,
@@ -115,6 +125,7 @@ ferry_status fy_owned_alloc(uint64_t bytes, void **base_out, ferry_error *error)
         fy_free(memory);
         return status;
     }
+    memory->process = getpid();
     memory->is_kept = true;
     *base_out = memory->local.map;
     pthread_mutex_lock(&lock);
@@ -184,6 +195,7 @@ ferry_status fy_loan_create(ferry_world *world, uint64_t bytes, fy_loan **loan_o
         fy_free(loan);
         return status;
     }
+    memory->process = getpid();
     add_loan(memory, world, loan);
     *base_out = memory->local.map;
     *loan_out = loan;
@@ -197,7 +209,7 @@ ferry_status fy_loan_begin(ferry_world *world, const void *base, uint64_t bytes,
     ferry_status status = FERRY_OK;
     pthread_mutex_lock(&lock);
     owned *memory = all;
-    while (memory != NULL && !begins_in(memory, base, bytes)) {
+    while (memory != NULL && (!begins_in(memory, base, bytes) || !is_ours(memory))) {
         memory = memory->next;
     }
     if (memory != NULL) {
@@ -242,7 +254,8 @@ void fy_loan_end(fy_loan *loan)
         link = &(*link)->next;
     }
     *link = loan->next;
-    if (memory->is_kept && loan->has_borrowers && fy_failed(loan->world->failure)) {
+    bool stays = memory->is_kept || memory->loans != NULL;
+    if (stays && loan->has_borrowers && fy_failed(loan->world->failure)) {
         take_back(memory, loan->world);
     }
     release(memory);

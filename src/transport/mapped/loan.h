@@ -14,6 +14,7 @@
  * transport is a loan. Memory of one transport has one loan, and goes with it. Memory that no
  * transport made is its owner's, who lends it to as many as there are, of several worlds even, and
  * it goes when neither the owner nor a loan is left. All functions may be called by any thread.
+ * To a child of fork what its parent has is plain memory.
  */
 typedef struct fy_loan fy_loan;
 
