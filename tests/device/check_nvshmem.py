@@ -3,10 +3,11 @@
 """The engine over NVSHMEM as a user sees it, on the stand-in: runs of whole models, and the sentences
 where something is missing, wrong or lost.
 
-    check_nvshmem.py --ferry PATH --driver FOLDER
+    check_nvshmem.py --ferry PATH --driver FOLDER --rank PATH
     check_nvshmem.py --ferry PATH --real FOLDER --cuda FOLDER
 
-The first, where both stand-ins are found, needs the folder of the driver's alone. The second looks at
+The first, where both stand-ins are found, needs the folder of the driver's alone, and a rank that does
+what its arguments say. The second looks at
 NVIDIA's own library and headers, in a folder that pip made, as far as that goes without a device:
 CUDA's headers are in the last folder. It is skipped where nothing is there. Prints the name of every failing case with its reason and exits 1.
 """
@@ -49,6 +50,16 @@ def refused(*says, **more):
         assert words in out, (words, out)
 
 
+def opened(script, **more):
+    """What two ranks say of each time that they open a transport: a shell runs the script for each."""
+    status, out = ferry("launch", "-n", "2", "--", "sh", "-c", script, OPTIONS.rank, **more)
+    assert status == 0, out
+    steps = [json.loads(line) for line in out.splitlines() if line.startswith("{")]
+    said = [step["text"] for step in steps if step["op"] == "open"]
+    assert len(said) == 2 * script.count("open="), out
+    return said
+
+
 def case_runs():
     for node in ("8", "3", "1"):
         status, out = ferry("run", SPEC, "--transport", "nvshmem", STANDIN_NODE=node)
@@ -59,6 +70,16 @@ def case_small_heap():
     status, out = ferry("run", SPEC, "--transport", "nvshmem", NVSHMEM_SYMMETRIC_SIZE="1048576")
     assert status != 0 and "NVSHMEM_SYMMETRIC_SIZE" in out, out
     refused("has no room for", "NVSHMEM_SYMMETRIC_SIZE", NVSHMEM_SYMMETRIC_SIZE="6291456")
+
+
+def case_sizes():
+    """As NVSHMEM reads them, the same on all ranks; what is refused can be mended in the process."""
+    status, out = ferry("run", SPEC, "--transport", "nvshmem", NVSHMEM_SYMMETRIC_SIZE="384m")
+    assert status == 0, out
+    for wrong in ("4 G", "4X", "G", "", "-4G", "nan"):
+        refused(f'NVSHMEM_SYMMETRIC_SIZE is "{wrong}"', NVSHMEM_SYMMETRIC_SIZE=wrong)
+    for said in opened('NVSHMEM_SYMMETRIC_SIZE=$((8 + 8 * RANK))M "$0" create open=nvshmem destroy || :'):
+        assert "8388608 on rank 0" in said and "16777216 bytes on rank 1" in said, said
 
 
 def case_info():
@@ -73,6 +94,18 @@ def case_info():
 
 def case_start_fails():
     refused("NVSHMEM", "rank", STANDIN_START="fails", FERRY_DEADLINE="0.5")
+
+
+def case_start_fails_for_good():
+    """The reason is that of the rank that has one, and is told again: the world is as good as before."""
+    reason = "rank 1: NVSHMEM does not start"
+    said = opened('"$0" create open=nvshmem open=nvshmem destroy || :', STANDIN_START="fails",
+                  FERRY_DEADLINE="0.5")
+    for text in said:
+        assert reason in text and "has failed" not in text, said
+    said = opened('"$0" create open=nvshmem open=nvshmem destroy || :', NVSHMEM_SYMMETRIC_SIZE="1M")
+    for text in said:
+        assert "smaller than 4 MiB" in text and "has failed" not in text, said
 
 
 def case_start_hangs():
@@ -125,6 +158,7 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--ferry", required=True)
     parser.add_argument("--driver")
+    parser.add_argument("--rank")
     parser.add_argument("--real")
     parser.add_argument("--cuda")
     OPTIONS = parser.parse_args()

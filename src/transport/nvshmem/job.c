@@ -5,6 +5,7 @@
 #include "transport/nvshmem/library.h"
 #include "transport/nvshmem/work.h"
 
+#include <inttypes.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -21,7 +22,8 @@ fy_nvshmem_job fy_nvshmem_own;
 typedef enum job_state {
     JOB_NONE = 0,
     JOB_LIVES = 1,
-    JOB_ENDED = 2, /* its world has failed, or it did not start */
+    JOB_ENDED = 2,       /* its world has failed */
+    JOB_NOT_STARTED = 3, /* it did not start: NVSHMEM cannot be started a second time */
 } job_state;
 
 /* What a rank tells all others. */
@@ -29,8 +31,17 @@ typedef struct job_card {
     uint32_t state; /* job_state */
     uint32_t pe;
     uint64_t token; /* of the job; of one that does not exist yet rank 0's counts */
+    uint64_t bytes; /* of the heap, as its environment wants it */
     fy_nvshmem_id id;
+    char why[WHY_BYTES]; /* it did not start */
 } job_card;
+
+/* How far a rank's start is, as it tells all others while they wait. */
+typedef struct start_card {
+    uint32_t is_done;
+    uint32_t status; /* ferry_status */
+    char why[WHY_BYTES];
+} start_card;
 
 static job_card own = {.state = JOB_NONE};
 
@@ -105,30 +116,13 @@ static bool begin(void)
     return true;
 }
 
-/* "4G", as NVSHMEM reads it. */
-static uint64_t wanted_bytes(void)
-{
-    static const char units[] = "KMGT";
-    const char *text = getenv("NVSHMEM_SYMMETRIC_SIZE");
-    if (text == NULL) {
-        return USUAL_POOL_BYTES;
-    }
-    char *end;
-    double size = strtod(text, &end);
-    const char *unit = *end == '\0' ? NULL : strchr(units, *end & ~0x20);
-    for (int64_t i = unit == NULL ? -1 : unit - units; i >= 0; i--) {
-        size *= 1024;
-    }
-    return size > 0 && size < 0x1p60 ? (uint64_t)size : USUAL_POOL_BYTES;
-}
-
 /*
- * All that the heap has, or the most that it gives by halves: the answer is the same on all PEs, so
- * each asks as often as the others.
+ * All that the heap has, or the most that it gives by halves: all PEs want the same (compare has
+ * seen to it) and get the same answer, so each asks as often as the others.
  */
 static bool take_memory(void)
 {
-    uint64_t bytes = wanted_bytes();
+    uint64_t bytes = own.bytes;
     char *pool = NULL;
     while (bytes >= LEAST_POOL_BYTES && (pool = fy_nvshmem.nvshmem_malloc(bytes)) == NULL) {
         bytes /= 2;
@@ -197,21 +191,35 @@ bool fy_nvshmem_probe(char *why, size_t why_bytes)
     return true;
 }
 
-/* On that thread, with a limit. */
+/* For as long as the process lives: of ranks that have told each other, all note the same. */
+static void note_not_started(const char *why)
+{
+    own.state = JOB_NOT_STARTED;
+    snprintf(own.why, sizeof own.why, "%.*s", WHY_BYTES - 1, why);
+}
+
+static void tell_late(const fy_host *host, char *why)
+{
+    snprintf(why, WHY_BYTES,
+             "NVSHMEM has not started within %g s on rank %u: not all ranks have got there, or no "
+             "network connects them",
+             (double)(STARTING_DEADLINES * host->deadline_ns) / 1e9, host->rank);
+}
+
+/* On that thread, alone, with a limit. */
 static ferry_status have_done(const fy_host *host, void (*call)(void), ferry_error *error)
 {
     fy_nvshmem_op op = {.verb = FY_NVSHMEM_CALL, .call = call};
+    char why[WHY_BYTES];
     uint64_t number;
     uint32_t pe;
-    int64_t limit_ns = STARTING_DEADLINES * host->deadline_ns;
     FY_TRY(fy_nvshmem_post(&op, &number, error));
-    ferry_status status = fy_nvshmem_await(host, number, limit_ns, &pe, error);
+    ferry_status status =
+        fy_nvshmem_await(host, number, STARTING_DEADLINES * host->deadline_ns, &pe, error);
     if (status == FERRY_ERR_TIMEOUT) {
-        own.state = JOB_ENDED;
-        return fy_fail(error, status,
-                       "NVSHMEM has not started within %g s on rank %u: not all ranks have got "
-                       "there, or no network connects them; this process cannot use it any more",
-                       (double)limit_ns / 1e9, host->rank);
+        tell_late(host, why);
+        note_not_started(why);
+        return fy_fail(error, status, "%s; this process cannot use it any more", why);
     }
     if (status != FERRY_OK) {
         own.state = JOB_ENDED;
@@ -228,6 +236,15 @@ static ferry_status refuse_ended(uint32_t rank, ferry_error *error)
                    "engine nvshmem: the world in which rank %u used NVSHMEM has failed, and a "
                    "process has only one: start its process anew, or use another engine",
                    rank);
+}
+
+static ferry_status refuse_not_started(uint32_t rank, const char *why, ferry_error *error)
+{
+    return fy_fail(error, FERRY_ERR_UNSUPPORTED,
+                   "engine nvshmem: the process of rank %u cannot start NVSHMEM a second time, and "
+                   "the first time it did not start (%.*s): start its process anew, or use another "
+                   "engine",
+                   rank, WHY_BYTES - 1, why);
 }
 
 /* One world at a time, which may have several transports. */
@@ -260,12 +277,51 @@ static void unclaim(void)
     pthread_mutex_unlock(&claiming);
 }
 
+/* "4G", as NVSHMEM reads it: a number, and a letter right behind it. */
+static ferry_status read_bytes(uint32_t rank, uint64_t *bytes_out, ferry_error *error)
+{
+    static const char units[] = "kmgtKMGT";
+    const char *text = getenv("NVSHMEM_SYMMETRIC_SIZE");
+    if (text == NULL) {
+        *bytes_out = USUAL_POOL_BYTES;
+        return FERRY_OK;
+    }
+    char *end;
+    double size = strtod(text, &end);
+    const char *unit = *end == '\0' ? NULL : strchr(units, *end);
+    for (int64_t i = unit == NULL ? -1 : (unit - units) % 4; i >= 0; i--) {
+        size *= 1024;
+    }
+    if (end == text || (*end != '\0' && unit == NULL) || !(size >= 1 && size < 0x1p60)) {
+        return fy_fail(error, FERRY_ERR_UNSUPPORTED,
+                       "rank %u: NVSHMEM_SYMMETRIC_SIZE is \"%.40s\": it is a number of bytes, or "
+                       "one with K, M, G or T right behind it, such as 4G",
+                       rank, text);
+    }
+    *bytes_out = (uint64_t)size;
+    return FERRY_OK;
+}
+
+/*
+ * NVSHMEM takes the kind of its heap from the environment and from nowhere else. To set a variable
+ * is no safe thing where other threads read some at that moment: so it is done once in a process,
+ * and not where it is set already.
+ */
+static ferry_status choose_host_memory(ferry_error *error)
+{
+    const char *kind = getenv("NVSHMEM_HEAP_KIND");
+    bool is_set = kind != NULL && strcmp(kind, "SYSMEM") == 0;
+    return fy_check_memory(is_set || setenv("NVSHMEM_HEAP_KIND", "SYSMEM", 1) == 0,
+                           "a variable for NVSHMEM", error);
+}
+
 /* What can be said without the others. */
 static ferry_status prepare(const fy_host *host, ferry_error *error)
 {
     if (own.state != JOB_NONE) {
         return FERRY_OK;
     }
+    FY_TRY(read_bytes(host->rank, &own.bytes, error));
     uint32_t n_before = 0;
     for (uint32_t rank = 0; rank < host->rank; rank++) {
         n_before += host->same_node(host, rank);
@@ -275,9 +331,7 @@ static ferry_status prepare(const fy_host *host, ferry_error *error)
         fy_nvshmem_own.mapped = fy_alloc_zeroed(host->n_ranks, sizeof *fy_nvshmem_own.mapped);
     }
     FY_TRY(fy_check_memory(fy_nvshmem_own.mapped != NULL, "the PEs of NVSHMEM", error));
-    if (setenv("NVSHMEM_HEAP_KIND", "SYSMEM", 1) != 0) {
-        return fy_fail_no_memory(error, "a variable for NVSHMEM");
-    }
+    FY_TRY(choose_host_memory(error));
     if (host->rank != 0) {
         return FERRY_OK;
     }
@@ -298,6 +352,9 @@ static ferry_status compare(const fy_host *host, const job_card *cards, ferry_er
         if (card->state == JOB_ENDED) {
             return refuse_ended(rank, error);
         }
+        if (card->state == JOB_NOT_STARTED) {
+            return refuse_not_started(rank, card->why, error);
+        }
         bool is_same =
             starts ? card->state == JOB_NONE
                    : card->state == JOB_LIVES && card->token == cards[0].token && card->pe == rank;
@@ -307,6 +364,13 @@ static ferry_status compare(const fy_host *host, const job_card *cards, ferry_er
                            "and a process has only one: the ranks that use it first must use it "
                            "always, in the same order",
                            rank);
+        }
+        if (starts && card->bytes != cards[0].bytes) {
+            return fy_fail(error, FERRY_ERR_UNSUPPORTED,
+                           "engine nvshmem: NVSHMEM_SYMMETRIC_SIZE is %" PRIu64
+                           " bytes on rank %u and %" PRIu64
+                           " on rank 0 (1G where it is not set): set it to the same on all ranks",
+                           card->bytes, rank, cards[0].bytes);
         }
     }
     return FERRY_OK;
@@ -322,30 +386,110 @@ static ferry_status check_count(const fy_host *host, ferry_error *error)
                          asked.n_ranks, host->n_ranks);
 }
 
+/* Everybody's cards, of that length. */
+static ferry_status gather(const fy_host *host, const void *card, size_t n_bytes,
+                           const void **all_out, ferry_error *error)
+{
+    const size_t *lengths = NULL;
+    FY_TRY(host->all_gather(host, card, n_bytes, all_out, &lengths, error));
+    for (uint32_t rank = 0; rank < host->n_ranks; rank++) {
+        if (lengths[rank] != n_bytes) {
+            return fy_fail(error, FERRY_ERR_EXCHANGE, "rank %u says nothing of NVSHMEM", rank);
+        }
+    }
+    return FERRY_OK;
+}
+
+/* Of the first rank that has failed, or NULL; of the first that waits yet, in *late_out. */
+static const start_card *find_failed(const fy_host *host, const start_card *cards,
+                                     const start_card **late_out)
+{
+    *late_out = NULL;
+    for (uint32_t rank = 0; rank < host->n_ranks; rank++) {
+        if (cards[rank].is_done && cards[rank].status != FERRY_OK) {
+            return &cards[rank];
+        }
+        if (!cards[rank].is_done && *late_out == NULL) {
+            *late_out = &cards[rank];
+        }
+    }
+    return NULL;
+}
+
+/* Waits for the thread, for a deadline, and says how far it is. */
+static ferry_status look(const fy_host *host, uint64_t number, start_card *mine_out,
+                         ferry_error *error)
+{
+    uint32_t pe;
+    *mine_out = (start_card){.is_done = 1};
+    ferry_status status = fy_nvshmem_await(host, number, host->deadline_ns, &pe, error);
+    if (status == FERRY_ERR_TIMEOUT) {
+        *mine_out = (start_card){.status = FERRY_ERR_TIMEOUT};
+        tell_late(host, mine_out->why);
+        return FERRY_OK;
+    }
+    if (status == FERRY_OK && asked.status != FERRY_OK) {
+        mine_out->status = asked.status;
+        snprintf(mine_out->why, WHY_BYTES, "rank %u: %.220s", host->rank, asked.why);
+    }
+    return status;
+}
+
+/*
+ * The start is collective: where it fails on one rank, others wait in it for ever. So all tell each
+ * other once a deadline how far they are, and whoever has failed is the reason, before those that
+ * only wait.
+ */
+static ferry_status await_start(const fy_host *host, uint64_t number, ferry_error *error)
+{
+    for (int round = 1;; round++) {
+        start_card mine;
+        const void *all = NULL;
+        const start_card *late;
+        FY_TRY(look(host, number, &mine, error));
+        FY_TRY(gather(host, &mine, sizeof mine, &all, error));
+        const start_card *failed = find_failed(host, all, &late);
+        if (failed == NULL && late == NULL) {
+            return FERRY_OK;
+        }
+        if (failed == NULL && round == STARTING_DEADLINES) {
+            failed = late;
+        }
+        if (failed != NULL) {
+            note_not_started(failed->why);
+            return fy_fail(error, (ferry_status)failed->status,
+                           "%s; this process cannot use it any more", own.why);
+        }
+    }
+}
+
 static ferry_status start(const fy_host *host, const job_card *first, ferry_error *error)
 {
+    fy_nvshmem_op op = {.verb = FY_NVSHMEM_CALL, .call = start_job};
+    ferry_error why = {.message = ""};
+    uint64_t number = 0; /* nothing to wait for */
     asked.id = first->id;
     own.token = first->token;
     own.pe = host->rank;
-    ferry_status status = host->agree(host, have_done(host, start_job, error), error);
-    own.state = status == FERRY_OK ? JOB_LIVES : JOB_ENDED;
+    ferry_status status = fy_nvshmem_post(&op, &number, &why);
+    if (status != FERRY_OK) {
+        refuse(status, why.message);
+    }
+    status = await_start(host, number, error);
+    if (own.state == JOB_NONE) {
+        own.state = status == FERRY_OK ? JOB_LIVES : JOB_ENDED;
+    }
     return status;
 }
 
 ferry_status fy_nvshmem_enter(const fy_host *host, ferry_error *error)
 {
     const void *all = NULL;
-    const size_t *lengths = NULL;
     ferry_status mine = claim(host, error);
     bool has_claimed = mine == FERRY_OK;
     FY_THEN(mine, prepare(host, error));
     ferry_status status = host->agree(host, mine, error);
-    FY_THEN(status, host->all_gather(host, &own, sizeof own, &all, &lengths, error));
-    for (uint32_t rank = 0; status == FERRY_OK && rank < host->n_ranks; rank++) {
-        if (lengths[rank] != sizeof own) {
-            status = fy_fail(error, FERRY_ERR_EXCHANGE, "rank %u says nothing of NVSHMEM", rank);
-        }
-    }
+    FY_THEN(status, gather(host, &own, sizeof own, &all, error));
     FY_THEN(status, compare(host, all, error));
     if (status == FERRY_OK && own.state == JOB_NONE) {
         status = start(host, all, error);

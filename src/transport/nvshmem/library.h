@@ -8,7 +8,7 @@
 
 /*
  * NVSHMEM's functions, and those of the CUDA driver beside them, found at run time: the plugin is
- * built without a header of NVIDIA's, and linked with nothing of it. tests/device/nvshmem_header.cc
+ * built without a header of NVIDIA's, and linked with nothing of it. tests/device/nvshmem/header.cc
  * holds what is declared here against the real headers.
  */
 

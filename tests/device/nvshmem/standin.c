@@ -9,8 +9,8 @@
  *
  * Variables: STANDIN_NODE, how many PEs a node has (all); STANDIN_START=fails or =hangs: what
  * becomes of the start on the last PE; STANDIN_LOSES, "3": from that call on what is put at other
- * nodes never gets there, and a quiet waits for it for ever; NVSHMEM_SYMMETRIC_SIZE in bytes,
- * NVSHMEM_HEAP_KIND.
+ * nodes never gets there, and a quiet waits for it for ever; NVSHMEM_SYMMETRIC_SIZE in bytes, or
+ * with K or M; NVSHMEM_HEAP_KIND.
  */
 #include "device/nvshmem/standin.h"
 
@@ -256,7 +256,9 @@ int nvshmemx_get_uniqueid(standin_id *id)
 static size_t heap_bytes(void)
 {
     const char *text = getenv("NVSHMEM_SYMMETRIC_SIZE");
-    size_t bytes = text == NULL ? (size_t)1 << 30 : strtoull(text, NULL, 10);
+    char *unit = NULL;
+    size_t bytes = text == NULL ? (size_t)1 << 30 : strtoull(text, &unit, 10);
+    bytes <<= unit == NULL ? 0 : (*unit | 0x20) == 'k' ? 10 : (*unit | 0x20) == 'm' ? 20 : 0;
     return (bytes + 4095) & ~(size_t)4095;
 }
 
