@@ -4,8 +4,8 @@
 
     check_pages.py [--ferry PATH] [--root FOLDER]
 
-Relative links must lead to files (and their anchors to headings); commands stand in blocks, whose
-language is known; lists that must have everything have it; with --ferry, commands in the middle of
+Relative links must lead to files (and their anchors to headings); rows stand in tables, and commands
+in blocks, whose language is known; lists that must have everything have it; with --ferry, commands in the middle of
 a sentence, and in blocks that say why they are not run, use subcommands, options and files that
 exist. Each problem is one line, `page:line: what`, and the exit status is then 1. What blocks do is
 the business of run_blocks.py.
@@ -35,6 +35,7 @@ PLACEHOLDER = re.compile(r"^\[?<?[A-Z][A-Z0-9_-]*>?\]?(\.\.\.)?$")
 ASSIGNMENT = re.compile(r"^[A-Za-z_]\w*=")
 OPERATORS = {"|", "||", "&&", ";", "&"}
 REDIRECTIONS = {">", ">>", "2>", "<"}
+RULE = re.compile(r"^\s*\|[\s|:-]*-[\s|:-]*$")
 COMMAND = re.compile(r"^ *(\$ |(\S*/)?ferry [a-z]+ )")
 
 
@@ -100,6 +101,14 @@ def check_blocks(blocks, prose):
     for number, line in prose.items():
         if line.startswith("    ") and COMMAND.match(line):
             yield number, "a command that is indented: put it in a block of sh or console"
+
+
+def check_tables(prose):
+    """Rows that an empty line cuts off from their heading are shown as text."""
+    for number, line in prose.items():
+        is_first = line.lstrip().startswith("|") and not prose.get(number - 1, "").lstrip().startswith("|")
+        if is_first and not RULE.match(prose.get(number + 1, "")):
+            yield number, "a row of no table: a heading and a line of |---| stand above rows"
 
 
 # ---- commands ------------------------------------------------------------------------------------
@@ -284,7 +293,7 @@ def check_pages(root, ferry):
     n_problems, pages = 0, all_pages(root)
     for page in pages:
         blocks, prose = split_page(page)
-        problems = [*check_links(page, prose, root), *check_blocks(blocks, prose)]
+        problems = [*check_links(page, prose, root), *check_blocks(blocks, prose), *check_tables(prose)]
         if usage:
             problems += check_commands(page, blocks, prose, usage, root)
         for line, problem in sorted(problems):

@@ -134,6 +134,12 @@ class Pages(unittest.TestCase):
                 with self.assertRaises(PageError):
                     split_page(self.page)
 
+    def test_rows_outside_of_tables(self):
+        table = "| a | b |\n|---|:--|\n| 1 | 2 |\n"
+        for n_problems, text in ((0, table), (1, table + "\n| 3 | 4 |\n"), (1, "| a | b |\n| 1 | 2 |\n")):
+            self.page.write_text(text, encoding="utf-8")
+            self.assertEqual(n_problems, len(list(check_pages.check_tables(split_page(self.page)[1]))), text)
+
     def test_commands_outside_of_blocks(self):
         for text in ("    $ ferry plan spec.json\n", "```text\n$ ferry plan\n```\n", "```\nx\n```\n"):
             self.page.write_text(text, encoding="utf-8")
