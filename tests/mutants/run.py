@@ -67,12 +67,22 @@ def choose(options, mutants):
     return sorted(able, key=lambda m: (m.path, m.place)), told
 
 
+def needs_nvcc(mutant, tests):
+    """Whether a build without nvcc lacks what it changes, or its test. Tests with other names are
+    everywhere: one that is missing is a mistake."""
+    is_of_devices = any(word in mutant.test for word in ("device/", "cuda", "nvshmem"))
+    return "/cuda/" in mutant.path or (is_of_devices and mutant.test not in tests)
+
+
 def leave_out_plugins(build, every):
-    """Those of the plugin for CUDA, where the build has none: it needs a compiler of its own."""
-    able = [m for m in every if "/cuda/" not in m.path or "libferry_cuda.so" in build.inputs]
+    """Those of the plugins for CUDA and NVSHMEM, where the build has no compiler for the first, and so
+    no stand-ins, on which both are tried."""
+    if "libferry_cuda.so" in build.inputs:
+        return every
+    able = [m for m in every if not needs_nvcc(m, build.tests)]
     if len(able) < len(every):
-        print("%d mutants of the plugin for CUDA are left out: this build has no such plugin" % (
-            len(every) - len(able)))
+        print("%d mutants of the plugins for CUDA and NVSHMEM are left out: this build was made without "
+              "nvcc, and has no tests of them" % (len(every) - len(able)))
     return able
 
 
