@@ -64,10 +64,11 @@ def empty(*size: Any, dtype: Any = None, like: Any = None, device: Any = None) -
         n_bytes *= extent
     if n_bytes > _MOST_BYTES:
         raise NoMemory(f"{list(shape)} of {name} are {n_bytes} bytes, which no machine has")
+    is_torch = library.__name__ == "torch"
     if n_bytes == 0:
-        return library.empty(shape, dtype=kind)
+        return library.empty(shape, dtype=kind, **({"device": "cpu"} if is_torch else {}))
     block = block_of(_ferry.memory(n_bytes))
-    if library.__name__ == "torch":
+    if is_torch:
         return _torch_view(_torch_storage(block), kind, 0, shape, None)
     return library.frombuffer(block, dtype=kind).reshape(shape)
 
@@ -185,10 +186,11 @@ def _dtype_in(library: Any, name: str) -> Any:
 
 
 class _Shared(NamedTuple):
-    """A storage of torch, and the tensors that lie in it."""
+    """A storage of torch, the tensors that lie in it, and bases of views that only those know."""
 
     storage: Any
     tensors: List[Tuple[str, Any]]
+    bases: List[Any]
 
 
 def share_memory_(module: Any) -> Any:
@@ -203,10 +205,15 @@ def share_memory_(module: Any) -> Any:
 
     :class:`ferry.InvalidInput` names a tensor that cannot be moved, and nothing was moved then: one
     of another device or without memory (``meta``), a DTensor, and one whose memory others use who
-    would be left behind, as a kept ``state_dict()`` is. A ``state_dict()`` itself is such a case:
-    give the module.
+    would be left behind: tensors that were not given, as a kept ``state_dict()``, other processes or
+    a file (torch's own ``share_memory_()``, ``from_file``), or another tensor that torch does not
+    know to be a view of it. A ``state_dict()`` itself is such a case: give the module.
+
+    Memory may be another owner's, of whom torch says nothing: the array of ``torch.from_numpy``, or
+    the file of ``torch.load(mmap=True)`` and safetensors. The owner keeps it, and the tensor moves.
 
     Beside the module it takes one piece of memory at a time, of 1 GiB or of the largest tensor.
+    Where there is no memory for a piece, those before it have moved; another call goes on there.
 
     >>> module = ferry.share_memory_(torch.nn.Linear(8, 4))  # doctest: +SKIP
     """
@@ -219,6 +226,7 @@ def share_memory_(module: Any) -> Any:
         if why is not None:
             raise InvalidInput(f'tensor "{name}" {why}', tensor=name)
     shared = [one for one in _by_storage(given) if not _is_there(one.storage)]
+    _check_apart(shared)
     for one in shared:
         _check_alone(torch, one)
     for piece in _pieces(shared):
@@ -266,7 +274,7 @@ def _by_storage(given: Sequence[Tuple[str, Any]]) -> List[_Shared]:
             seen.add(id(tensor))
             storage = tensor.untyped_storage()
             if storage.nbytes() > 0:
-                found.setdefault(storage.data_ptr(), _Shared(storage, [])).tensors.append(
+                found.setdefault(storage._cdata, _Shared(storage, [], [])).tensors.append(
                     (name, tensor)
                 )
     return list(found.values())
@@ -280,17 +288,40 @@ def _users(torch: Any, storage: Any) -> int:
     return int(torch._C._storage_Use_Count(storage._cdata))
 
 
+def _check_apart(shared: Sequence[_Shared]) -> None:
+    """Raises if two storages have bytes in common: they would have their own afterwards."""
+    last, end = "", 0
+    for one in sorted(shared, key=lambda one: int(one.storage.data_ptr())):
+        name, start = one.tensors[0][0], one.storage.data_ptr()
+        if start < end:
+            raise InvalidInput(
+                f'tensor "{name}" has bytes in common with tensor "{last}", of which torch does not '
+                "know, as of two from_numpy of one array: make one a view of the other, or a clone",
+                tensor=name,
+            )
+        last, end = name, start + one.storage.nbytes()
+
+
 def _check_alone(torch: Any, one: _Shared) -> None:
-    """Raises if tensors that were not given use the storage: they would stay behind."""
+    """Raises if others use the storage: they would stay behind. Finds bases that only views have."""
+    if one.storage.is_shared():
+        raise InvalidInput(
+            f'tensor "{one.tensors[0][0]}" is in memory that torch has for several processes or from '
+            "a file (share_memory_, from_file), which would be left behind: give a clone of it",
+            tensor=one.tensors[0][0],
+        )
     known = {id(tensor) for _, tensor in one.tensors}
-    sample = torch.zeros(2)[:1]  # a view whose base nobody else has
+    with torch.inference_mode(False):  # in which views know their bases
+        sample = torch.zeros(2, device="cpu")[:1]  # a view whose base nobody else has
     least_users = _users(torch, sample.untyped_storage()) - 2
     least_references = sys.getrefcount(sample._base)
     for _, tensor in one.tensors:
         base = tensor._base
-        if base is not None and id(base) not in known:
-            if sys.getrefcount(base) <= least_references + 1:
-                known.add(id(base))
+        if base is None or id(base) in known or base.untyped_storage()._cdata != one.storage._cdata:
+            continue
+        if sys.getrefcount(base) <= least_references + 1:
+            known.add(id(base))
+            one.bases.append(base)
     if _users(torch, one.storage) - least_users > len(known):
         name = one.tensors[0][0]
         raise InvalidInput(
@@ -320,18 +351,24 @@ def _rounded(n_bytes: int) -> int:
 
 
 def _move(torch: Any, piece: Sequence[_Shared]) -> None:
+    """All views are made before the first tensor is another: what fails has moved none of them."""
     block = block_of(_ferry.memory(sum(_rounded(one.storage.nbytes()) for one in piece)))
+    moves: List[Tuple[Any, Any]] = []
     at = 0
     for one in piece:
         n_bytes = one.storage.nbytes()
         fresh = _torch_storage(block[at : at + n_bytes])
         fresh.copy_(one.storage)
-        for _, tensor in one.tensors:
+        for tensor in [*(tensor for _, tensor in one.tensors), *one.bases]:
             with torch.inference_mode(tensor.is_inference()):
-                tensor.data = _torch_view(
+                made = _torch_view(
                     fresh, tensor.dtype, tensor.storage_offset(), tensor.shape, tensor.stride()
                 )
+            moves.append((tensor, made))
         at += _rounded(n_bytes)
+    for tensor, made in moves:
+        with torch.inference_mode(tensor.is_inference()):
+            tensor.data = made
 
 
 def _torch_storage(block: memoryview) -> Any:
@@ -342,7 +379,7 @@ def _torch_storage(block: memoryview) -> Any:
 def _torch_view(
     storage: Any, dtype: Any, offset: int, shape: Sequence[int], strides: Optional[Sequence[int]]
 ) -> Any:
-    made = sys.modules["torch"].empty(0, dtype=dtype)
+    made = sys.modules["torch"].empty(0, dtype=dtype, device="cpu")
     if strides is None:
         return made.set_(storage, offset, tuple(shape))
     return made.set_(storage, offset, tuple(shape), tuple(strides))

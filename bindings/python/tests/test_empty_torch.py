@@ -5,6 +5,7 @@ lies in memory that other ranks write to."""
 import copy
 import gc
 import io
+import tempfile
 import unittest
 import weakref
 
@@ -97,6 +98,11 @@ class Empty(unittest.TestCase):
             self.assertEqual(made.untyped_storage().nbytes(), made.numel() * made.element_size())
             self.assertFalse(made.view(torch.uint8).any() if made.dim() else made.item())
         self.assertEqual(ferry.empty(3, 0).shape, (3, 0))
+
+    def test_another_default_device(self):
+        with torch.device("meta"):
+            for made in (ferry.empty(4), ferry.empty(3, 0)):
+                self.assertEqual(made.device.type, "cpu")
 
     def test_numpy_beside_torch(self):
         import numpy
@@ -256,6 +262,71 @@ class Share(unittest.TestCase):
         del base
         ferry.share_memory_(one)
         self.assertTrue(is_there(one.weight) and is_there(one.view))
+
+    def test_memory_that_others_have(self):
+        """Of whom torch knows nothing, or only that there may be some: nothing is moved."""
+        import numpy
+
+        array = numpy.arange(8.0)
+        shared = torch.ones(4).share_memory_()
+        with tempfile.NamedTemporaryFile() as file:
+            file.write(bytes(16))
+            file.flush()
+            mapped = torch.from_file(file.name, shared=True, size=4)
+        from_numpy = torch.from_numpy
+        for tensors, text in (
+            ({"a": shared}, '"a" is in memory that torch has for several processes'),
+            ({"a": mapped}, '"a" is in memory that torch has for several processes'),
+            ({"a": from_numpy(array), "b": from_numpy(array[2:])}, '"b" has bytes in .*"a"'),
+            ({"a": from_numpy(array[:2]), "b": from_numpy(array)}, '"b" has bytes in .*"a"'),
+        ):
+            tensors = {"first": torch.ones(2), **tensors}
+            places = [one.data_ptr() for one in tensors.values()]
+            with self.assertRaisesRegex(ferry.InvalidInput, text):
+                ferry.share_memory_(tensors)
+            self.assertEqual([one.data_ptr() for one in tensors.values()], places)
+        apart = ferry.share_memory_({"a": from_numpy(array[:4]), "b": from_numpy(array[4:])})
+        self.assertEqual((apart["a"].tolist(), apart["b"].tolist()), ([0, 1, 2, 3], [4, 5, 6, 7]))
+        array[0] = 9  # it keeps its memory
+        self.assertTrue(is_there(apart["a"]) and float(apart["a"][0]) == 0)
+
+    def test_a_base_that_only_views_have(self):
+        one = {"a": torch.arange(6.0)[:2]}
+        one["b"] = one["a"]._base[4:]
+        for turn in range(2):
+            ferry.share_memory_(one)
+            base = one["a"]._base
+            self.assertTrue(is_there(base) and base.shape == (6,), turn)
+            base[5], base[0] = 7 + turn, 8 + turn
+            self.assertEqual((one["b"].tolist(), one["a"].tolist()), ([4, 7 + turn], [8 + turn, 1]))
+
+    def test_modes_of_torch(self):
+        """Within them, tensors that are made get another device, and views know no base."""
+        one = torch.nn.Linear(2, 2)
+        with torch.device("meta"):
+            ferry.share_memory_(one)
+        self.assertTrue(is_there(one.weight) and one.weight.device.type == "cpu")
+        base = torch.zeros(6)
+        with torch.inference_mode():
+            with self.assertRaisesRegex(ferry.InvalidInput, 'tensor "a" shares its memory'):
+                ferry.share_memory_({"a": base[:2]})
+            ferry.share_memory_({"a": base})
+        self.assertTrue(is_there(base) and not base.is_inference())
+
+    def test_all_views_before_the_first_move(self):
+        from ferry import _memory
+
+        def fails(storage, dtype, *where):
+            if dtype == torch.int64:
+                raise RuntimeError("no view")
+            return made(storage, dtype, *where)
+
+        made, _memory._torch_view = _memory._torch_view, fails
+        self.addCleanup(setattr, _memory, "_torch_view", made)
+        one = {"a": torch.ones(3), "b": torch.ones(3, dtype=torch.int64)}
+        with self.assertRaisesRegex(RuntimeError, "no view"):
+            ferry.share_memory_(one)
+        self.assertFalse(is_there(one["a"]))
 
     def test_what_cannot_be_moved(self):
         from torch._subclasses.fake_tensor import FakeTensorMode
