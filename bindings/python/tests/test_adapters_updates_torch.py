@@ -20,7 +20,7 @@ class Client:
     """A server that does its part by itself, and says no where it is told to."""
 
     def __init__(self, refuses=""):
-        self.refuses = refuses
+        self.refuses, self.asked = refuses, []
 
     def init_weight_transfer_engine(self, info):
         pass
@@ -30,11 +30,13 @@ class Client:
 
     def update_weights(self, info):
         support.await_mark("has version %d" % info["version"])
+        self.answer("flush")
 
     def finish_weight_update(self):
         self.answer("finish")
 
     def answer(self, what):
+        self.asked.append(what)
         if what == self.refuses:
             raise RuntimeError("no room for " + what)
 
@@ -98,6 +100,48 @@ def refused(rank, size, port, what):
     support.mark("tried %d" % rank)
     assert trainer.version == 0
     trainer.shutdown()
+    return (*found, trainer.client.asked) if rank == 0 else found
+
+
+def slow(rank, size, port):
+    """The first rank's server answers only when the second rank has waited for longer than it does
+    for others."""
+    if rank == 2:
+        link, _ = worker_of(port)
+        run(link, 1)
+        support.await_mark("ended")
+        return link.close()
+    trainer = trainer_of(rank, port)
+    if rank == 0:
+        trainer.client.finish_weight_update = lambda: support.await_mark("waited")
+    else:
+        trainer._exchange._seconds, look = 0.05, trainer._look
+        trainer._look = lambda link: (look(link), support.mark("waited"))
+    try:
+        version = trainer.send_weights().version
+    finally:
+        support.mark("waited" if rank == 1 else "ended")
+    trainer.shutdown()
+    return version
+
+
+def alone(rank, size, port):
+    """The first rank ends, while the second waits for what the server answers it."""
+    if rank == 2:
+        link, _ = worker_of(port)
+        run(link, 1)
+        support.await_mark("ended")
+        return link.close()
+    trainer = trainer_of(rank, port)
+    if rank == 0:
+        trainer.client.finish_weight_update = lambda: (
+            support.await_mark("waited"), os.kill(os.getpid(), signal.SIGKILL))
+    else:
+        trainer._exchange._seconds, look = 0.05, trainer._look
+        trainer._look = lambda link: (support.mark("waited"), look(link))
+    found = attempt(trainer.send_weights)
+    support.mark("ended")
+    trainer.shutdown()
     return found
 
 
@@ -134,15 +178,29 @@ class Updates(unittest.TestCase):
             self.assertTrue(said.endswith("call join on all ranks of the trainer"), said)
 
     def test_a_refusal_is_heard_by_all(self):
-        for name, said in support.run_ranks(refused, 3, support.free_port(), "start"):
+        for name, said, *_ in support.run_ranks(refused, 3, support.free_port(), "start"):
             self.assertEqual(name, "Aborted", said)
             self.assertIn("the server refused version 1: no room for start", said)
 
     def test_an_update_that_is_not_finished_is_none(self):
         first, second, worker = support.run_ranks(refused, 3, support.free_port(), "finish")
-        self.assertEqual(first, ("RuntimeError", "no room for finish"))
+        self.assertEqual(first, ("RuntimeError", "no room for finish", ["start", "flush", "finish"]))
         self.assertEqual(second, ("Error", "rank 0 says: RuntimeError: no room for finish"))
         self.assertEqual(worker, (None, ""))
+
+    def test_what_is_refused_after_the_bytes_leaves_no_update_under_way(self):
+        first, second, worker = support.run_ranks(refused, 3, support.free_port(), "flush")
+        self.assertEqual((first[0], second[0], worker), ("Aborted", "Aborted", (None, "")))
+        self.assertIn("no room for flush", first[1])
+        self.assertEqual(first[2], ["start", "flush", "finish"])
+
+    def test_all_wait_as_long_as_the_first(self):
+        self.assertEqual(support.run_ranks(slow, 3, support.free_port()), [1, 1, None])
+
+    def test_nobody_waits_for_a_first_that_is_lost(self):
+        name, said = support.run_ranks(alone, 3, support.free_port(), may_fail=(0,))[1]
+        self.assertIn(name, ("PeerLost", "ExchangeFailed"))
+        self.assertIn("rank 0", said)
 
     def test_versions_go_on(self):
         ports = support.free_port(), support.free_port()
@@ -165,6 +223,17 @@ class Settling(unittest.TestCase):
         self.assertEqual(second.settle("x", 2), "done")
         thread.join()
         self.assertEqual(heard, ["done"])
+
+    def test_the_first_may_take_its_time(self):
+        store, looks = torch.distributed.HashStore(), []
+        first, second = (StoreExchange(store, rank, 2, 0.01) for rank in (0, 1))
+
+        def look():
+            looks.append(1)
+            if len(looks) == 3:
+                first.tell("x", "done")
+
+        self.assertEqual((second.settle("x", 2, look=look), len(looks)), ("done", 3))
 
     def test_who_does_not_come_is_named(self):
         exchange = StoreExchange(torch.distributed.HashStore(), 1, 2, 0.01)

@@ -9,7 +9,7 @@ import threading
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Dict, List, Optional, Type
 
-from .._errors import Error, InvalidInput, Misuse
+from .._errors import Error, InvalidInput, Misuse, PeerLost
 from .._refit import _heard, _told
 from ._updates import Half, Link, Member, StoreExchange, Tensors, open_store
 
@@ -65,8 +65,7 @@ class Trainer:
         workers were lost or restarted. Another server is reached by another ``client``, and may have
         another number of workers. Versions go on."""
         if self._has_failed and client is None and self.is_sender:
-            with contextlib.suppress(Exception):  # the server has ended, or has no update under way
-                self.client.finish_weight_update()
+            self._end_update()
         self.client, self._has_failed = client or self.client, False
         self.info = info = replace(self.info, n_workers=n_workers or self.info.n_workers)
         self.shutdown()
@@ -134,9 +133,9 @@ class Trainer:
         self._has_failed = True  # until all is well
         try:
             result = link.run(version)
-        except Error as error:
+        except BaseException as error:  # the others wait for a word as long as this rank lives
             self._exchange.tell(_settling(version), _told(error).decode())
-            raise self._lost(_because(error, call))
+            raise self._lost(_because(error, call)) if isinstance(error, Error) else error
         self._settle(link, version, call)
         self.version, self._has_failed = version, False
         return result
@@ -151,12 +150,33 @@ class Trainer:
                 _finish(self.client, version)
             except BaseException as error:
                 raised = self._reason(link, error)
+                # A server that only refuses what comes after the bytes has its update under way.
+                if call.error is not None and not isinstance(raised, PeerLost):
+                    self._end_update()
         said = "" if raised is None else _told(raised).decode()
-        said = self._exchange.settle(_settling(version), self.info.n_trainers, said)
+        said = self._exchange.settle(
+            _settling(version), self.info.n_trainers, said, lambda: self._look(link)
+        )
         if raised is not None:
             raise raised
         if said:
             raise _heard(0, said.encode())
+
+    def _end_update(self) -> None:
+        """What a server has begun and not finished would keep others from updates."""
+        with contextlib.suppress(Exception):  # the server has ended, or has no update under way
+            self.client.finish_weight_update()
+            self._has_failed = False
+
+    def _look(self, link: Link) -> None:
+        """Raises if the first rank is lost. Until then it may wait for the server, whatever
+        ``seconds`` says: how long that may take, only the client knows."""
+        try:
+            link.world.check()
+        except Error as error:
+            if 0 in error.ranks:
+                link.explain(error)
+                raise
 
     def _reason(self, link: Link, error: BaseException) -> BaseException:
         """Why the server fails: a worker that was lost says more than what the server answers."""

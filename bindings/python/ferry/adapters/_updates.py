@@ -68,27 +68,38 @@ class StoreExchange:
         where = f"round {self._round} of the meeting"
         return [self._hear(str(self._round), rank, where) for rank in range(self.size)]
 
-    def _hear(self, what: str, rank: int, where: str) -> bytes:
+    def _hear(
+        self, what: str, rank: int, where: str, look: Optional[Callable[[], None]] = None
+    ) -> bytes:
+        """With ``look`` it may take longer: that is called each time, and raises to end it."""
         from datetime import timedelta
 
-        try:
-            self._store.wait([f"ferry/{what}/{rank}"], timedelta(seconds=self._seconds))
-            return bytes(self._store.get(f"ferry/{what}/{rank}"))
-        except Exception as error:  # a timeout, or the end of who has the store
-            raise ExchangeFailed(
-                f"rank {rank} of {self.size} has not come within {self._seconds:g} s ({where}): see "
-                "what it does, or give it longer",
-                ranks=(rank,),
-            ) from error
+        from torch.distributed import DistStoreError
+
+        while True:
+            try:
+                self._store.wait([f"ferry/{what}/{rank}"], timedelta(seconds=self._seconds))
+                return bytes(self._store.get(f"ferry/{what}/{rank}"))
+            except Exception as error:  # a timeout, or the end of who has the store
+                if look is None or not isinstance(error, DistStoreError):
+                    raise ExchangeFailed(
+                        f"rank {rank} of {self.size} has not come within {self._seconds:g} s "
+                        f"({where}): see what it does, or give it longer",
+                        ranks=(rank,),
+                    ) from error
+            look()
 
     def tell(self, what: str, said: str) -> None:
         """Says it to whoever settles that; one word a rank."""
         self._store.set(f"ferry/{what}/{self.rank}", said.encode())
 
-    def settle(self, what: str, n: int, said: str = "") -> str:
-        """What the first of ``n`` ranks says, on all of them. It leaves when all have heard it."""
+    def settle(
+        self, what: str, n: int, said: str = "", look: Optional[Callable[[], None]] = None
+    ) -> str:
+        """What the first of ``n`` ranks says, on all of them. It leaves when all have heard it. With
+        ``look`` it may take its time before it says so."""
         if self.rank > 0:
-            said = self._hear(what, 0, what).decode()
+            said = self._hear(what, 0, what, look).decode()
         self.tell(what, said)
         for rank in range(1, n if self.rank == 0 else 0):
             self._hear(what, rank, what)

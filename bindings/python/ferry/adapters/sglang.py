@@ -46,7 +46,6 @@ class _Meeting:
     n_workers: int
     secret: Optional[str] = None
     seconds: float = SECONDS
-    first_worker: int = 0  # the number of this server's first worker, where there are several
 
 
 def _own_number() -> int:
@@ -67,7 +66,7 @@ class _Worker:
     def meet(self, told: _Meeting) -> None:
         """Meets the trainer and all workers, traces, plans and prepares."""
         self.leave()
-        number = told.first_worker + _own_number()
+        number = _own_number()
         if not 0 <= number < told.n_workers:
             raise InvalidInput(
                 f"worker {number} of a server of which the trainer says that it has "
@@ -246,8 +245,9 @@ class Server:
     """What a trainer asks of a running SGLang, at its URL. ``key`` is the server's API key, or the one
     for administrators; ``seconds`` is how long an answer may take, which is an update's time, too.
 
-    With ``flush_cache`` an update forgets what the server has computed with old weights. That is
-    refused while requests run: pause the server before, or give False and flush it afterwards.
+    With ``flush_cache`` an update makes the server forget what it has computed with old weights. It
+    cannot while requests are paused ``in_place``: the update fails then, though the weights are new.
+    Pause with another mode (``abort`` is the default), or give False and flush afterwards.
     """
 
     def __init__(
