@@ -142,12 +142,12 @@ void case_unequal(rank_context *me)
                   ferry_region_alloc(me->transport, FERRY_MEMORY_HOST, 0,
                                      me->rank == odd ? 8192 : 4096, &region, &me->error));
         const char *first = strstr(me->error.message, "rank ");
-        expect(me, strstr(first + 1, "rank ") != NULL, "\"%s\" names no two ranks",
+        expect(me, strstr(first + 1, "rank ") != NULL, "\"%.400s\" names no two ranks",
                me->error.message);
         expect(me,
                strstr(me->error.message, "8192") != NULL &&
                    strstr(me->error.message, "4096") != NULL,
-               "\"%s\" names no two lengths", me->error.message);
+               "\"%.400s\" names no two lengths", me->error.message);
         expect(me, region == NULL, "a failed call wrote its output");
         check_usable(me);
     }
