@@ -201,7 +201,9 @@ class Log(unittest.TestCase):
             "logging.basicConfig(level=logging.INFO, stream=sys.stdout, format='%(process)d %(message)s')\n"
             + RUN +
             "ferry.log_to(); run()\n"
-            "child = os.fork()\n"
+            "sys.path.insert(0, %r)\n"
+            "from support import fork_beside_sleepers\n"
+            "child = fork_beside_sleepers()\n" % os.path.dirname(os.path.abspath(__file__)) +
             "if child == 0:\n"
             "    run()\n"
             "    ferry.log_to(); run(); ferry.log_to(None)\n"
