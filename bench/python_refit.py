@@ -10,7 +10,8 @@ A bf16 matrix goes from row shards to column shards on the same ranks. A round s
 the matrix with one Refit for each kind of memory, planned once and run `runs` times; and, between
 the two, with Megatron's own execute_reshard_plan over its GlooCopyService, as the package is (but
 for a stand-in for a stream of a GPU). Kinds of memory: `malloc` is torch's own on both sides,
-`ferry` is that of a service (RemoteCopyService.alloc, ferry_memory_alloc) on both. Seconds of a run
+`ferry` is that of a service (RemoteCopyService.alloc, ferry_memory_alloc) on both, and `empty` that
+of `ferry.empty`, which Python alone has. Seconds of a run
 count from a barrier to the end of the slowest rank. The first run of each does not count and is
 verified, element by element. A figure of a round is the median of its runs; ratios are of rounds.
 Prints a table of targets.
@@ -32,6 +33,7 @@ import time
 
 HERE = pathlib.Path(__file__).resolve().parent
 MEMORIES = ("malloc", "ferry")
+OF_PYTHON = (*MEMORIES, "empty")
 COLUMNS = 32768  # those of the case of bench_refit
 
 
@@ -116,6 +118,8 @@ def with_ferry(rank, memory):
         def make(*shape):
             if memory == "malloc":
                 return torch.empty(shape, dtype=torch.bfloat16)
+            if memory == "empty":
+                return ferry.empty(*shape, dtype=torch.bfloat16)
             block = service.alloc(2 * shape[0] * shape[1])
             return torch.frombuffer(block, dtype=torch.bfloat16).reshape(shape)
 
@@ -173,7 +177,8 @@ def be_rank(arguments):
     done = {"malloc": with_ferry(rank, "malloc")}
     if arguments.gloo:
         done["gloo"] = with_gloo(rank)
-    done["ferry"] = with_ferry(rank, "ferry")
+    for memory in OF_PYTHON[1:]:
+        done[memory] = with_ferry(rank, memory)
     if rank.rank == 0:
         print(json.dumps({**done, "torch": rank.torch.__version__}), flush=True)
     rank.dist.barrier()
@@ -238,12 +243,12 @@ def compare(arguments, n):
                     add("C, " + memory, done[memory]["seconds"])
                 continue
             last = done
-            for memory in MEMORIES:
+            for memory in OF_PYTHON:
                 add("Python, " + memory, done[memory]["seconds"])
             if "gloo" in done:
                 add("gloo", done["gloo"]["seconds"])
     row = {"ranks": n, "bytes": total, "GBps": rates, "load": os.getloadavg()[0],
-           "paths": {memory: last[memory]["paths"] for memory in MEMORIES}, "torch": last["torch"]}
+           "paths": {memory: last[memory]["paths"] for memory in OF_PYTHON}, "torch": last["torch"]}
     print(f"{n} ranks: " + "  ".join(f"{name} {median(of):.2f}" for name, of in rates.items())
           + " GB/s", flush=True)
     return row
