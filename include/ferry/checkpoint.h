@@ -234,7 +234,7 @@ typedef struct ferry_reshard_options {
      */
     const char *quantize;
     /* And back: the same, or "auto" for the format that the checkpoint says. They become what cast
-     * says, or bf16. */
+     * says, or bf16. A target in boxes may say it of its parameters instead. */
     const char *dequantize;
     /*
      * The tensors of the result are those of another naming: "hf", "megatron", or "megatron:hf"

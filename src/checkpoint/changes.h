@@ -80,6 +80,17 @@ ferry_status fy_changes_make(const ferry_checkpoint *from, ferry_spec *spec,
                              const fy_change_options *options, const json_t *config,
                              fy_change **changes_out, ferry_error *error);
 
+/* Whether a parameter of a side in boxes says "dequantize". */
+bool fy_side_dequantizes(const ferry_side *boxes);
+
+/*
+ * Makes what the parameters of a side in boxes dequantize the changes of their tensors, and takes
+ * it out of the side, which then has tensors as they become. changes: those of fy_changes_make.
+ */
+ferry_status fy_changes_take_boxes(const ferry_checkpoint *from, const ferry_spec *spec,
+                                   ferry_side *boxes, const char *name, fy_change *changes,
+                                   ferry_error *error);
+
 /* Of a weight and a format: the shape of its scales; those of matrices have the leading ones. */
 void fy_change_scales_shape(const fy_block_format *format, const uint64_t *shape, uint32_t n_dims,
                             uint64_t shape_out[FERRY_MAX_DIMS]);

@@ -14,6 +14,11 @@ enum {
     SPARSE = 4            /* and larger ones at most so many times what is wanted of them */
 };
 
+uint64_t fy_maker_room_bytes(const fy_maker_room *room)
+{
+    return room->window_bytes + room->hull_bytes + room->cast_bytes + room->scales_bytes;
+}
+
 void fy_maker_init(fy_maker *m, const fy_boxed *boxed, const fy_layout_job *job, fy_gather *gather,
                    const fy_maker_room *room, char *memory)
 {
@@ -24,6 +29,7 @@ void fy_maker_init(fy_maker *m, const fy_boxed *boxed, const fy_layout_job *job,
                     .window = memory,
                     .hull = memory + room->window_bytes,
                     .cast = memory + room->window_bytes + room->hull_bytes};
+    m->scales = m->cast + room->cast_bytes;
 }
 
 /* ---- a parameter ---- */
@@ -33,10 +39,24 @@ static const fy_said_box *box_at(const fy_boxed *boxed, uint32_t parameter, uint
     return &boxed->side->boxes[boxed->side->parameters[parameter].first_box + i];
 }
 
-uint32_t fy_maker_tensor(const fy_maker *m, uint32_t parameter, uint32_t box)
+/* The number in the job of the tensor of a parameter's box. */
+static uint32_t tensor_of(const fy_maker *m, uint32_t parameter, uint32_t box)
 {
     uint32_t tensor = fy_boxed_tensor_of(m->boxed, box_at(m->boxed, parameter, box));
     return m->number_in_job == NULL ? tensor : m->number_in_job[tensor];
+}
+
+ferry_status fy_maker_begin(fy_maker *m, uint32_t parameter, ferry_error *error)
+{
+    m->reads = m->boxed->side->parameters[parameter].n_boxes > 0;
+    m->reads_scales = false;
+    return m->reads ? fy_gather_begin(m->gather, tensor_of(m, parameter, 0), error) : FERRY_OK;
+}
+
+ferry_status fy_maker_end(fy_maker *m, ferry_error *error)
+{
+    ferry_status status = m->reads ? fy_gather_end(m->gather, error) : FERRY_OK;
+    return status == FERRY_OK && m->reads_scales ? fy_gather_end(m->beside, error) : status;
 }
 
 /* A box or a fill by its number; false: it has no element. */
@@ -194,9 +214,41 @@ static const fy_tensor *tensor_at_work(const fy_maker *m)
     return &m->job->problem.tensors[m->tensor];
 }
 
-static bool is_cast(const fy_maker *m)
+static const fy_change *change_at_work(const fy_maker *m)
 {
-    return !m->keeps_types && m->job->changes[m->tensor].kind == FY_CAST;
+    return &m->job->changes[m->tensor];
+}
+
+static bool is_dequantized(const fy_maker *m)
+{
+    return !m->keeps_types && change_at_work(m)->kind == FY_DEQUANTIZED;
+}
+
+/* Whether elements become others on the way. */
+static bool is_changed(const fy_maker *m)
+{
+    return is_dequantized(m) || (!m->keeps_types && change_at_work(m)->kind == FY_CAST);
+}
+
+/* The box of the scales of a hull of codes, which may begin and end within blocks. */
+static void find_scales(const fy_maker *m, const fy_box *hull, fy_box *scales)
+{
+    const uint64_t *block = change_at_work(m)->format.block;
+    *scales = *hull;
+    for (uint32_t i = 0; i < 2; i++) {
+        uint32_t d = tensor_at_work(m)->n_dims - 2 + i;
+        scales->begin[d] = hull->begin[d] / block[i];
+        scales->length[d] =
+            fy_ceil_div(hull->begin[d] + hull->length[d], block[i]) - scales->begin[d];
+    }
+}
+
+static uint64_t scales_bytes(const fy_maker *m, const fy_box *hull)
+{
+    fy_box scales;
+    find_scales(m, hull, &scales);
+    uint64_t each = change_at_work(m)->format.scale_kind == FERRY_F32 ? sizeof(float) : 1;
+    return fy_box_volume(scales.length, tensor_at_work(m)->n_dims) * each;
 }
 
 /* Whether a hull fits, and is mostly what is wanted. */
@@ -204,21 +256,22 @@ static bool fits(const fy_maker *m, const fy_nest *nest)
 {
     fy_box hull;
     uint64_t wanted = fy_nest_volume(nest), bits = tensor_at_work(m)->dtype.element_bits, bytes;
-    uint64_t cast = is_cast(m) ? m->making->unit_bytes : 0, cast_bytes = 0;
+    uint64_t changed = is_changed(m) ? m->making->unit_bytes : 0;
     fy_nest_hull(nest, &hull);
     uint64_t volume = fy_box_volume(hull.length, nest->n_dims); /* of a tensor: no overflow */
     bytes = volume * fy_unit_bytes((uint32_t)bits);
-    cast_bytes = volume * cast;
-    return bytes <= m->room.hull_bytes && cast_bytes <= m->room.cast_bytes &&
+    return bytes <= m->room.hull_bytes && volume * changed <= m->room.cast_bytes &&
+           (!is_dequantized(m) || scales_bytes(m, &hull) <= m->room.scales_bytes) &&
            (volume / SPARSE <= wanted || bytes <= SPARSE_BYTES);
 }
 
-/* The box of the tensor, its rows side by side. */
-static ferry_status gather_hull(fy_maker *m, const fy_box *hull, char *to, ferry_error *error)
+/* The box of a tensor, its rows side by side. */
+static ferry_status gather_hull(fy_gather *gather, uint32_t number, const fy_box *hull, char *to,
+                                ferry_error *error)
 {
-    const fy_tensor *tensor = tensor_at_work(m);
+    const fy_tensor *tensor = &gather->job->problem.tensors[number];
     uint32_t n = tensor->n_dims, unit = fy_unit_elements(tensor->dtype.element_bits);
-    fy_window window = {.tensor = m->tensor,
+    fy_window window = {.tensor = number,
                         .n_elements = unit * fy_box_volume(hull->length, n),
                         .n_boxes = 1,
                         .boxes = {*hull},
@@ -230,19 +283,57 @@ static ferry_status gather_hull(fy_maker *m, const fy_box *hull, char *to, ferry
         window.first = hull->begin[0]; /* they need not come in order, and this tells */
     }
     window.bytes = fy_bytes(window.n_elements, tensor->dtype.element_bits);
-    FY_TRY(fy_gather_turn(m->gather, m->tensor, error));
-    return fy_gather_read(m->gather, &window, to, error);
+    return fy_gather_read(gather, &window, to, error);
 }
 
-static void cast_hull(const fy_maker *m, const char *from, char *to, uint64_t n)
+static ferry_status gather_scales(fy_maker *m, const fy_box *scales, ferry_error *error)
 {
+    uint32_t number = change_at_work(m)->scales;
+    FY_TRY(m->reads_scales ? fy_gather_turn(m->beside, number, error)
+                           : fy_gather_begin(m->beside, number, error));
+    m->reads_scales = true;
+    return gather_hull(m->beside, number, scales, m->scales, error);
+}
+
+/* Codes of a hull become products: what the cast needs for it. */
+static ferry_status set_scales(fy_maker *m, const fy_box *hull, fy_cast *cast, ferry_error *error)
+{
+    const fy_block_format *format = &change_at_work(m)->format;
+    bool is_float = format->scale_kind == FERRY_F32;
+    uint32_t row = tensor_at_work(m)->n_dims - 2;
+    fy_box box;
+    find_scales(m, hull, &box);
+    cast->overflow = FY_OVERFLOW_PLAIN;
+    cast->has_plain_nans = true;
+    cast->n_rows = hull->length[row];
+    cast->n_columns = hull->length[row + 1];
+    cast->from_scales = (fy_cast_scales){
+        .values = is_float ? (const float *)(const void *)m->scales : NULL,
+        .powers = is_float ? NULL : (const unsigned char *)m->scales,
+        .block = {format->block[0], format->block[1]},
+        .origin = {hull->begin[row] % format->block[0], hull->begin[row + 1] % format->block[1]},
+        .pitch = box.length[row + 1],
+        .plane = box.length[row] * box.length[row + 1]};
+    return gather_scales(m, &box, error);
+}
+
+/* What the elements of a hull become, side by side as they are. */
+static ferry_status change_hull(fy_maker *m, const fy_box *hull, char *to, ferry_error *error)
+{
+    uint64_t n = fy_box_volume(hull->length, tensor_at_work(m)->n_dims);
+    uint32_t to_kind = change_at_work(m)->dtype.kind;
     fy_cast cast = {.from_kind = tensor_at_work(m)->dtype.kind,
-                    .to_kind = m->job->changes[m->tensor].dtype.kind,
+                    .to_kind = to_kind,
+                    .overflow = fy_cast_usual_overflow(to_kind),
                     .n_rows = 1,
                     .n_columns = n};
+    if (is_dequantized(m)) {
+        FY_TRY(set_scales(m, hull, &cast, error));
+    }
     fy_area in = fy_area_flat(0, n * fy_cast_element_bytes(cast.from_kind));
     fy_area out = fy_area_flat(0, n * fy_cast_element_bytes(cast.to_kind));
-    fy_area_cast(&cast, &out, to, &in, from, 0, n);
+    fy_area_cast_cached(&cast, &out, to, &in, m->hull, 0, n);
+    return FERRY_OK;
 }
 
 /* Loops from `loop` on, with so many bytes in the hull for a turn of each. */
@@ -292,19 +383,15 @@ static ferry_status set_down(fy_maker *m, const fy_nest *nest, ferry_error *erro
 {
     fy_box hull;
     fy_nest_hull(nest, &hull);
-    bool is_dense = fy_nest_is_dense(nest, &hull);
+    bool is_dense = fy_nest_is_dense(nest, &hull), changes = is_changed(m);
     char *there = place_in_window(m, nest);
-    const char *made = m->hull;
-    if (is_dense && !is_cast(m)) {
-        return gather_hull(m, &hull, there, error);
-    }
-    FY_TRY(gather_hull(m, &hull, m->hull, error));
-    if (is_cast(m)) {
-        cast_hull(m, m->hull, is_dense ? there : m->cast, fy_box_volume(hull.length, nest->n_dims));
-        made = m->cast;
+    FY_TRY(fy_gather_turn(m->gather, m->tensor, error));
+    FY_TRY(gather_hull(m->gather, m->tensor, &hull, is_dense && !changes ? there : m->hull, error));
+    if (changes) {
+        FY_TRY(change_hull(m, &hull, is_dense ? there : m->cast, error));
     }
     if (!is_dense) {
-        spread(m, nest, &hull, made);
+        spread(m, nest, &hull, changes ? m->cast : m->hull);
     }
     return FERRY_OK;
 }
@@ -437,7 +524,7 @@ static ferry_status set_down_item(fy_maker *m, const fy_making_item *item, ferry
         return FERRY_OK;
     }
     if (item->number < p->n_boxes) {
-        m->tensor = fy_maker_tensor(m, m->making->parameter, item->number);
+        m->tensor = tensor_of(m, m->making->parameter, item->number);
         return fy_nest_clip(&nest, m->begin, m->end, set_down_box, m, error);
     }
     const fy_fill *fill = &m->boxed->side->fills[p->first_fill + item->number - p->n_boxes];

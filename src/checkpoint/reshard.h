@@ -27,9 +27,10 @@ fy_buffers fy_share_memory(uint64_t cap_bytes, uint32_t n_threads);
 ferry_status fy_share_memory_for_tiles(uint64_t cap_bytes, uint32_t n_threads, uint64_t least_bytes,
                                        fy_buffers *buffers_out, ferry_error *error);
 
-/* Where parameters are made of boxes: a thread's room is a maker's. */
+/* Where parameters are made of boxes: a thread's room is a maker's. Where codes are dequantized
+ * there is a second span, of their scales. */
 fy_buffers fy_share_memory_for_boxes(uint64_t cap_bytes, uint32_t n_threads, bool casts,
-                                     fy_maker_room *room_out);
+                                     bool dequantizes, fy_maker_room *room_out);
 
 /* Windows of a source in boxes that has tensors in another order: the longer one is, the longer
  * are the runs that it takes of many places. */
@@ -61,6 +62,7 @@ struct ferry_reshard {
     json_t *side;          /* of the result, where it is sharded; else NULL */
     json_t *tensors;       /* that the layout file lists, or NULL */
     ferry_side *boxes;     /* the side, where it is in boxes, until it is in what follows */
+    bool boxes_dequantize; /* parameters of it say so, not an option */
     fy_boxed *boxed;       /* NULL: the side is a mesh, or there is none */
     bool *wants_parameter; /* [its parameters] by the subset */
     fy_maker_room maker_room;

@@ -86,12 +86,27 @@ static uint32_t tensor_of_box(const ferry_reshard *c, const fy_parameter *p, uin
     return fy_boxed_tensor_of(c->boxed, &c->boxed->side->boxes[p->first_box + i]);
 }
 
+/* Boxes of half bytes would be of places that their values have not. */
+static ferry_status check_change(const ferry_reshard *c, const fy_parameter *p, uint32_t tensor,
+                                 ferry_error *error)
+{
+    const fy_tensor *t = &c->job.spec->tensors[tensor];
+    return c->job.changes[tensor].kind != FY_DEQUANTIZED || t->dtype.element_bits == 8
+               ? FERRY_OK
+               : fy_fail(error, FERRY_ERR_UNSUPPORTED,
+                         "%s: parameter \"%s\" has a box of \"%s\", which is f4 and cannot be "
+                         "dequantized into boxes; reshard with --to hf and --dequantize first, and "
+                         "then to the boxes",
+                         c->to, p->name, t->name);
+}
+
 /* A parameter has one type, also in the words of files; and boxes cut. */
 static ferry_status check_words(const ferry_reshard *c, const fy_parameter *p, ferry_error *error)
 {
     for (uint32_t i = 0; i < p->n_boxes; i++) {
         uint32_t first = tensor_of_box(c, p, 0), t = tensor_of_box(c, p, i);
         const char *word = fy_reshard_type(c, t).text, *other = fy_reshard_type(c, first).text;
+        FY_TRY(check_change(c, p, t, error));
         if (fy_job_model_tensor(&c->job, t)->is_opaque) {
             return fy_fail(error, FERRY_ERR_INVALID_INPUT,
                            "%s: parameter \"%s\" has a box of \"%s\", which is %s: its elements "
@@ -177,6 +192,11 @@ ferry_status fy_reshard_count_boxes(ferry_reshard *c, ferry_error *error)
         const fy_tensor *tensor = &c->job.spec->tensors[t];
         uint64_t n = fy_min(elements[t], fy_box_volume(tensor->shape, tensor->n_dims));
         c->totals.read_bytes += fy_ceil_div(n * tensor->dtype.element_bits, 8);
+        if (n > 0 && c->job.changes[t].kind == FY_DEQUANTIZED) {
+            const fy_tensor *scales = &c->job.spec->tensors[c->job.changes[t].scales];
+            n = fy_box_volume(scales->shape, scales->n_dims);
+            c->totals.read_bytes += n * (scales->dtype.element_bits / 8);
+        }
     }
     fy_free(elements);
     return FERRY_OK;
@@ -442,8 +462,6 @@ static ferry_status begin_turns(fy_reshard_work *w, fy_reshard_worker *worker,
                                 const uint32_t *numbers, turn *turns, uint32_t n,
                                 ferry_error *error)
 {
-    const fy_boxed *boxed = w->reshard->boxed;
-    const fy_parameter *first = &boxed->side->parameters[numbers[0]];
     for (uint32_t i = 0; i < n; i++) {
         fy_hasher_begin(&worker->hashers[i]);
         FY_TRY(check_resumed(w, worker, numbers[i], &turns[i], error));
@@ -451,10 +469,7 @@ static ferry_status begin_turns(fy_reshard_work *w, fy_reshard_worker *worker,
             FY_TRY(fy_making_begin(&turns[i].making, &worker->maker, numbers[i], error));
         }
     }
-    return first->n_boxes == 0
-               ? FERRY_OK
-               : fy_gather_begin(&worker->gather, fy_maker_tensor(&worker->maker, numbers[0], 0),
-                                 error);
+    return fy_maker_begin(&worker->maker, numbers[0], error);
 }
 
 ferry_status fy_reshard_unit(fy_reshard_work *w, fy_reshard_worker *worker, size_t number,
@@ -466,9 +481,7 @@ ferry_status fy_reshard_unit(fy_reshard_work *w, fy_reshard_worker *worker, size
     FY_TRY(fy_check_memory(turns != NULL, "the parameters of a reshard", error));
     ferry_status status = begin_turns(w, worker, numbers, turns, n, error);
     FY_THEN(status, make_in_turn(w, worker, numbers, turns, n, error));
-    if (status == FERRY_OK && w->reshard->boxed->side->parameters[numbers[0]].n_boxes > 0) {
-        status = fy_gather_end(&worker->gather, error);
-    }
+    FY_THEN(status, fy_maker_end(&worker->maker, error));
     for (uint32_t i = 0; i < n; i++) {
         FY_THEN(status, record(w, numbers[i], &turns[i], error));
         fy_making_cleanup(&turns[i].making);

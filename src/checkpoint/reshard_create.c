@@ -67,16 +67,18 @@ ferry_status fy_share_memory_for_tiles(uint64_t cap_bytes, uint32_t n_threads, u
 }
 
 fy_buffers fy_share_memory_for_boxes(uint64_t cap_bytes, uint32_t n_threads, bool casts,
-                                     fy_maker_room *room_out)
+                                     bool dequantizes, fy_maker_room *room_out)
 {
     fy_buffers b = fy_share_memory(cap_bytes, n_threads);
     uint64_t share = (cap_bytes == 0 ? DEFAULT_CAP_BYTES : cap_bytes) / b.n_threads;
-    uint64_t part = fy_min(share / 4, MOST_PART_BYTES) / 64 * 64;
-    b.span_bytes = fy_min(share / 4, MOST_SPAN_BYTES);
-    *room_out =
-        (fy_maker_room){.window_bytes = part, .hull_bytes = part, .cast_bytes = casts ? part : 0};
-    b.room_bytes = fy_max(room_out->window_bytes + room_out->hull_bytes + room_out->cast_bytes,
-                          2 * b.window_bytes);
+    uint64_t part = share / (dequantizes ? 6 : 4);
+    b.span_bytes = fy_min(part, MOST_SPAN_BYTES);
+    part = fy_min(part, MOST_PART_BYTES) / 64 * 64;
+    *room_out = (fy_maker_room){.window_bytes = part,
+                                .hull_bytes = part,
+                                .cast_bytes = casts || dequantizes ? part : 0,
+                                .scales_bytes = dequantizes ? part / 128 * 64 : 0};
+    b.room_bytes = fy_max(fy_maker_room_bytes(room_out), 2 * b.window_bytes);
     return b;
 }
 
@@ -137,11 +139,17 @@ static ferry_status read_config_text(const ferry_checkpoint *from, config_text *
     return status;
 }
 
+/* Whether something is dequantized, by an option or by boxes. */
+static bool dequantizes(const ferry_reshard *c)
+{
+    return c->dequantize != NULL || c->boxes_dequantize;
+}
+
 /* Once for all: it may be another one later. */
 static ferry_status read_config(const ferry_reshard *c, config_text *config_out, ferry_error *error)
 {
     bool changes = c->cast != 0 && copies_config(c->from);
-    if (!fy_short_form_is(c->to) && !changes && c->quantize == NULL && c->dequantize == NULL &&
+    if (!fy_short_form_is(c->to) && !changes && c->quantize == NULL && !dequantizes(c) &&
         c->names == NULL) {
         return FERRY_OK;
     }
@@ -258,15 +266,22 @@ static ferry_status apply_short_form(ferry_reshard *c, const json_t *source_conf
 /* The text of a side of many boxes is many times larger than what is read from it. */
 static ferry_status take_boxes(ferry_reshard *c, ferry_error *error)
 {
-    if (c->quantize != NULL || c->dequantize != NULL) {
+    if (c->quantize != NULL) {
         return fy_fail(error, FERRY_ERR_UNSUPPORTED,
-                       "%s: is a side in boxes, for which nothing is quantized or dequantized on "
-                       "the way; reshard with --to hf and that option first, and then to the boxes",
+                       "%s: is a side in boxes, for which nothing is quantized on the way; reshard "
+                       "with --to hf and that option first, and then to the boxes",
                        c->to);
     }
     ferry_status status = fy_boxed_parse(c->side, c->to, &c->boxes, error);
     json_decref(c->side);
     c->side = NULL;
+    c->boxes_dequantize = status == FERRY_OK && fy_side_dequantizes(c->boxes);
+    if (c->boxes_dequantize && c->dequantize != NULL) {
+        return fy_fail(error, FERRY_ERR_MISUSE,
+                       "%s: parameters say what they dequantize; leave --dequantize out, or take "
+                       "\"dequantize\" and \"dtype\" out of the side",
+                       c->to);
+    }
     return status;
 }
 
@@ -389,7 +404,7 @@ static ferry_status change_config(ferry_reshard *c, const config_text *config, f
         FY_TRY(describe_quantized(c, error));
         return set_quantization(c, config, c->quantization, error);
     }
-    c->drops_quantization = c->dequantize != NULL && !has_codes(c);
+    c->drops_quantization = dequantizes(c) && !has_codes(c);
     return c->drops_quantization ? set_quantization(c, config, NULL, error) : FERRY_OK;
 }
 
@@ -422,9 +437,10 @@ static ferry_status list_changed(ferry_reshard *c, ferry_error *error)
             least = fy_max(least, fy_change_least_room(&c->job, t));
         }
     }
-    return c->n_changed == 0 ? FERRY_OK
-                             : fy_share_memory_for_tiles(c->cap_bytes, c->asked_threads, least,
-                                                         &c->buffers, error);
+    return c->n_changed == 0 || c->boxed != NULL
+               ? FERRY_OK
+               : fy_share_memory_for_tiles(c->cap_bytes, c->asked_threads, least, &c->buffers,
+                                           error);
 }
 
 /* Scales lie anywhere in the source, and the largest value of a matrix too. */
@@ -481,6 +497,20 @@ ferry_status fy_reshard_digest_json(fy_digest *digest, const json_t *json, ferry
     return status;
 }
 
+/* By what boxes are dequantized, which the side does not say any more. */
+static void digest_codes(const ferry_reshard *c, fy_digest *digest)
+{
+    for (uint32_t t = 0; t < c->job.problem.n_tensors; t++) {
+        const fy_change *change = &c->job.changes[t];
+        if (c->job.is_wanted[t] && change->kind == FY_DEQUANTIZED) {
+            fy_digest_u64(digest, t);
+            fy_digest_u64(digest, change->scales);
+            fy_digest_u64(digest, change->format.block[0]);
+            fy_digest_u64(digest, change->format.block[1]);
+        }
+    }
+}
+
 /* Of the target as it was resolved: a layout file may be another one by the next run. */
 static ferry_status make_key(ferry_reshard *c, ferry_error *error)
 {
@@ -491,6 +521,7 @@ static ferry_status make_key(ferry_reshard *c, ferry_error *error)
         fy_hash128 hash = {0};
         status = fy_boxed_digest(c->boxed, &hash, error);
         fy_digest_hash(&digest, hash);
+        digest_codes(c, &digest);
     }
     bool failed = digest.failed != 0;
     c->target_key = fy_digest_take(&digest);
@@ -530,10 +561,11 @@ static ferry_status make_job(ferry_reshard *c, const json_t *config, ferry_error
     FY_TRY(fy_job_begin(c->from, &target, &c->job, error));
     FY_TRY(check_config(c, config, error));
     if (c->boxes != NULL) { /* of whole tensors, of which boxes are taken */
+        FY_TRY(fy_changes_take_boxes(c->from, c->job.spec, c->boxes, c->to, c->job.changes, error));
         FY_TRY(fy_reshard_make_boxed(c, error));
         target.subset = NULL;
-        c->buffers =
-            fy_share_memory_for_boxes(c->cap_bytes, c->asked_threads, c->cast != 0, &c->maker_room);
+        c->buffers = fy_share_memory_for_boxes(c->cap_bytes, c->asked_threads, c->cast != 0,
+                                               dequantizes(c), &c->maker_room);
     }
     FY_TRY(make_side(c, config, error));
     target.side = c->side;
@@ -561,8 +593,7 @@ static ferry_status make_from(ferry_reshard *c, const config_text *text, const c
                               ferry_error *error)
 {
     json_t *config = NULL;
-    ferry_status status = load_layout(c, error);
-    FY_THEN(status, name_tensors(c, text, config_path, error));
+    ferry_status status = name_tensors(c, text, config_path, error);
     FY_THEN(status, parse_config(c->from, text, &config, error));
     FY_THEN(status, make_job(c, config, error));
     json_decref(config);
@@ -590,7 +621,8 @@ static ferry_status make_from(ferry_reshard *c, const config_text *text, const c
 static ferry_status make(ferry_reshard *c, const char *config_path, ferry_error *error)
 {
     config_text config = {0};
-    ferry_status status = read_config(c, &config, error);
+    ferry_status status = load_layout(c, error);
+    FY_THEN(status, read_config(c, &config, error));
     FY_THEN(status, make_from(c, &config, config_path, error));
     fy_free(config.text);
     return status;

@@ -117,9 +117,11 @@ static ferry_status open_changed(fy_verify_work *c, const ferry_checkpoint *a, f
     if (status == FERRY_OK && c->has_tiles) {
         status = fy_job_create(a, &one, &c->plain, error);
         c->has_plain = status == FERRY_OK;
+    }
+    if (status == FERRY_OK && c->has_tiles && c->sides[1].checkpoint->boxed == NULL) {
         /* What b has of a tile needs as much room as what a becomes, at most. */
-        FY_THEN(status, fy_share_memory_for_tiles(o->memory_cap_bytes, o->n_threads, 2 * least,
-                                                  &c->buffers, error));
+        status = fy_share_memory_for_tiles(o->memory_cap_bytes, o->n_threads, 2 * least,
+                                           &c->buffers, error);
         c->buffers.span_bytes /= 2;
         c->buffers.window_bytes /= 2;
     }
@@ -136,6 +138,9 @@ static ferry_status make_changer(fy_verify_work *c, fy_verify_worker *w, ferry_e
     w->changer.room = w->room;
     w->changer.room_bytes = c->buffers.room_bytes / 2;
     w->changer.beside.stops = &c->stops;
+    if (b->checkpoint->boxed != NULL) { /* it is made again, and none of its tensors is read */
+        return FERRY_OK;
+    }
     ferry_status status =
         fy_gather_init(&w->beside, &b->whole, b->files, &b->checked, c->buffers.span_bytes, error);
     w->beside.stops = &c->stops;
@@ -288,13 +293,15 @@ static void share_boxes(fy_verify_work *c)
     const ferry_verify_options *o = c->options;
     if (n_parameters(c, 0) + n_parameters(c, 1) > 0) {
         c->buffers = fy_share_memory_for_boxes(o->memory_cap_bytes, o->n_threads, o->cast != 0,
-                                               &c->maker_room);
+                                               o->dequantize != NULL, &c->maker_room);
         c->maker_room.window_bytes /= 2;
         c->maker_room.hull_bytes /= 2;
         c->maker_room.cast_bytes /= 2;
+        c->maker_room.scales_bytes /= 2;
         fy_widen_windows(&c->buffers, o->memory_cap_bytes, c->sides[0].checkpoint);
         c->buffers.span_bytes /= 2;
         c->buffers.window_bytes /= 4;
+        c->buffers.room_bytes = 2 * c->buffers.window_bytes; /* of tiles, for digests */
     }
 }
 

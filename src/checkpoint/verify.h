@@ -54,6 +54,10 @@ typedef struct fy_verify_work {
 ferry_status fy_verify_weight(fy_verify_work *work, fy_verify_worker *worker, uint32_t tensor,
                               ferry_error *error);
 
+/* Only the digest of the values that codes of a become. */
+ferry_status fy_verify_digest_weight(fy_verify_work *work, fy_verify_worker *worker,
+                                     uint32_t tensor, ferry_error *error);
+
 /* Two memories that should be equal, and how to say that they are not. */
 typedef struct fy_verify_pair {
     const char *tensor;

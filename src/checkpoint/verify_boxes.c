@@ -136,16 +136,12 @@ ferry_status fy_verify_parameter(fy_verify_work *c, fy_verify_worker *worker, ui
                    .holders = fy_boxed_holders(boxed, number)};
     fy_making making;
     ferry_status status = fy_making_begin(&making, maker, number, error);
-    if (p.said->n_boxes > 0) {
-        FY_THEN(status, fy_gather_begin(maker->gather, fy_maker_tensor(maker, number, 0), error));
-    }
+    FY_THEN(status, fy_maker_begin(maker, number, error));
     FY_THEN(status, compare_windows(&p, &making, error));
     if (status == FERRY_ERR_DIFFERENT) {
         fy_verify_add_damage(worker, error);
     }
-    if (status == FERRY_OK && p.said->n_boxes > 0) {
-        status = fy_gather_end(maker->gather, error);
-    }
+    FY_THEN(status, fy_maker_end(maker, error));
     if (status == FERRY_OK) {
         atomic_fetch_add(&c->n_replicas, p.holders->n - 1);
     }
@@ -161,10 +157,10 @@ ferry_status fy_verify_map_boxes(fy_verify_work *c, ferry_error *error)
     if (b->boxed == NULL) {
         return FERRY_OK;
     }
-    if (c->has_tiles) {
+    if (c->options->quantize != NULL) {
         return fy_fail(error, FERRY_ERR_UNSUPPORTED,
-                       "%s: is in boxes, of which nothing is quantized or dequantized on the way; "
-                       "compare it with a checkpoint that holds what its boxes hold",
+                       "%s: is in boxes, for which nothing is quantized on the way; compare it "
+                       "with a checkpoint that holds what its boxes hold",
                        b->path);
     }
     c->number_in_a = fy_alloc(b->n_tensors, sizeof *c->number_in_a);
@@ -183,7 +179,7 @@ ferry_status fy_verify_make_makers(fy_verify_work *c, fy_verify_worker *w, ferry
     if (a == NULL && b == NULL) {
         return FERRY_OK;
     }
-    w->boxes = fy_alloc(room->window_bytes + room->hull_bytes + room->cast_bytes, 1);
+    w->boxes = fy_alloc(fy_maker_room_bytes(room), 1);
     FY_TRY(fy_check_memory(w->boxes != NULL, "a buffer", error));
     if (a != NULL) { /* as it is, whatever it changes to */
         FY_TRY(fy_gather_init(&w->own[0], own, c->sides[0].files, &c->sides[0].checked,
@@ -195,15 +191,19 @@ ferry_status fy_verify_make_makers(fy_verify_work *c, fy_verify_worker *w, ferry
     if (b != NULL) {
         fy_maker_init(&w->maker[1], b, &c->sides[0].whole, &w->whole[0], room, w->boxes);
         w->maker[1].number_in_job = c->number_in_a;
+        w->maker[1].beside = c->has_plain ? &w->changer.beside : NULL;
     }
     return FERRY_OK;
 }
 
-/* The whole tensor as a has it: b has no other whole. */
+/* The whole tensor as a has it, or as that becomes: b has no other whole. */
 ferry_status fy_verify_digest(fy_verify_work *c, fy_verify_worker *w, uint32_t tensor,
                               ferry_error *error)
 {
     const fy_layout_job *job = &c->sides[0].whole;
+    if (fy_change_has_tiles(&job->changes[tensor])) {
+        return fy_verify_digest_weight(c, w, tensor, error);
+    }
     fy_grain grain = fy_grain_of(job, tensor, c->buffers.window_bytes, c->buffers.span_bytes);
     ferry_status status = fy_gather_begin(&w->whole[0], tensor, error);
     fy_window_walk walk;

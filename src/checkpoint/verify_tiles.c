@@ -186,3 +186,33 @@ ferry_status fy_verify_weight(fy_verify_work *c, fy_verify_worker *worker, uint3
     FY_TRY(compare_tiles(&w, error));
     return note_digests(&w, tensor, error);
 }
+
+/* Tiles are parts of rows where those are long: one row at a time, they come in order. */
+ferry_status fy_verify_digest_weight(fy_verify_work *c, fy_verify_worker *worker, uint32_t tensor,
+                                     ferry_error *error)
+{
+    uint32_t bits = c->sides[0].whole.changes[tensor].dtype.element_bits;
+    fy_changed_shard shard;
+    fy_hasher hasher;
+    FY_TRY(fy_gather_begin(&worker->whole[0], tensor, error));
+    FY_TRY(fy_changer_begin(&worker->changer, tensor, error));
+    ferry_status status = fy_changed_shard_begin(&worker->changer, 0, &shard, error);
+    fy_hasher_begin(&hasher);
+    if (!fy_tile_walk_is_in_order(&shard.walk)) {
+        shard.walk.size.rows = 1;
+    }
+    while (status == FERRY_OK && fy_tile_walk_next(&shard.walk)) {
+        const fy_tile *tile = &shard.walk.tile;
+        status = fy_gather_check_stop(&worker->whole[0], error);
+        FY_THEN(status, fy_changer_make(&worker->changer, &worker->whole[0], &shard, error));
+        if (status == FERRY_OK) {
+            uint64_t n = tile->n_rows * tile->n_columns;
+            fy_hasher_update(&hasher, worker->changer.out, (size_t)fy_bytes(n, bits));
+        }
+        atomic_fetch_add(&c->done_bytes, tile->window.bytes);
+    }
+    fy_changed_shard_cleanup(&shard);
+    c->digests[tensor] = fy_hasher_end(&hasher);
+    FY_THEN(status, fy_gather_end(&worker->whole[0], error));
+    return status == FERRY_OK ? fy_changer_end(&worker->changer, error) : status;
+}

@@ -82,7 +82,7 @@ def boxes_options(ferry, folder, rng):
             {"tensor": "b", "begin": [0], "shape": [3], "offset": 0, "strides": [1]}]}]}))
     begin = ["reshard", source, "--to", to, "--out", folder / "dst"]
     for options, words in ((["--quantize", "f8e4m3:2x2=*"], ["boxes", "--to hf"]),
-                           (["--dequantize"], ["boxes", "--to hf"]),
+                           (["--dequantize"], ["no tensor to be dequantized"]),
                            (["--include", "c"], ["c"]), (["--subset", "a,c"], ["c"])):
         require_failure(ferry, folder, [*begin, *options], words)
     ferry.reshard(source, to, folder / "dst", "--include", "a")

@@ -12,12 +12,14 @@ import json
 import os
 import shutil
 import signal
+import struct
 import sys
 
 import fault_scene
 import store
 from fault_scene import digest_tree, end, kill_late, partial_bytes, stop, wait_until
 from runner import must, require_sentence
+from store import Tensor
 
 # ---- killed --------------------------------------------------------------------------------------
 
@@ -240,6 +242,34 @@ def resume_boxes(place, folder, rng):
     must(chosen != "other" or told["resumed_bytes"] == 0, "resumed of another side: %s" % told)
 
 
+def resume_values(place, folder, rng):
+    """Codes that become values in boxes: by other scales or blocks it begins anew."""
+    layers = ["layers.%d.w" % layer for layer in range(16)]
+    tensors = [Tensor(name, "F8_E4M3", [64, 160], rng.randbytes(64 * 160)) for name in layers]
+    for name in layers:
+        tensors += [Tensor(name + suffix, "F32", [8, 10], struct.pack("<80f", *(
+            rng.uniform(0.1, 9) for _ in range(80)))) for suffix in ("_scale_inv", "_other")]
+    place.source = folder / "codes"
+    store.write_logical(rng, place.source, tensors, {}, 1, {})
+
+    def side(scale="*_scale_inv"):
+        path = folder / ("%d.json" % rng.getrandbits(32))
+        path.write_text(json.dumps({"boxes": [
+            {"ranks": [rank, 2], "parameter": "%s.%d" % (name, rank), "elements": 32 * 157,
+             "dtype": "bf16", "dequantize": {"block": [8, 16], "scale": scale}, "holds": [
+                 {"tensor": name, "begin": [32 * rank, 3], "shape": [32, 157], "offset": 0,
+                  "strides": [1, 32]}]} for name in layers for rank in range(2)]}))
+        return path
+
+    first = side()
+    stopped = stop(place, "--resume", at=rng.randint(6, 30), only=["write"], layout=first)
+    must(stopped.was_killed and place.partial() is not None, "no run was killed: %s" % stopped)
+    then = rng.choice([first, first, side("*_other")])
+    expected = place.scene.reshard(place.source, "clean-%d" % rng.getrandbits(32), then)
+    told = place.finish("--resume", expected=expected, layout=then)
+    must((told["resumed_bytes"] > 0) == (then == first), "resumed: %s" % told)
+
+
 def resume_other_options(place, folder, rng):
     """Another layout or other options: anew, and with the right result."""
     kill_late(place, rng, "--resume")
@@ -323,7 +353,7 @@ def interrupted(place, folder, rng):
 
 CASES = [kill_restart, kill_resume, resume_goes_on, resume_of_restart, resume_other_source,
          resume_other_files, resume_other_layout_of_source, resume_typed_otherwise,
-         resume_blocks, resume_boxes, resume_other_options, resume_damaged, resume_damaged_data, resume_journal_torn,
+         resume_blocks, resume_boxes, resume_values, resume_other_options, resume_damaged, resume_damaged_data, resume_journal_torn,
          interrupted]
 ONCE = [resume_nothing, resume_at_the_end, resume_touched_source, resume_set_back, resume_says_why]
 
