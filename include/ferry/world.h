@@ -268,8 +268,11 @@ typedef struct ferry_grow_options {
     const char *path;
     /* How long to wait for the next newcomer; 0: the join limit of the world. */
     double join_seconds;
-    /* Of a world of threads, and only there: places for the newcomers' worlds, which are filled by
-     * rank 0's call. */
+    /*
+     * Of a world of threads, and only there: places for the newcomers' worlds, which are filled by
+     * rank 0's call. NULL where the world has one rank: processes join, as they do in a world of
+     * processes.
+     */
     ferry_world **newcomers_out;
 } ferry_grow_options;
 

@@ -47,7 +47,7 @@ static ferry_status join(ferry_status status, fy_meeting *meeting, fy_settings *
     }
     uint32_t rank = meeting->rank;
     ferry_world *world = NULL;
-    status = fy_world_create_processes(meeting, settings, &world, error);
+    status = fy_world_create_processes(meeting, settings, 0, &world, error);
     meeting->listener = -1; /* the world took it over */
     fy_meeting_cleanup(meeting);
     if (file != NULL && rank == 0) {

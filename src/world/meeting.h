@@ -73,8 +73,11 @@ ferry_status fy_pmix_take_root(fy_meeting *meeting, const fy_settings *settings,
                                ferry_error *error);
 ferry_status fy_meet_pmix(fy_meeting *meeting, const fy_settings *settings, ferry_error *error);
 
-/* Makes the world that a meeting describes; takes over listener and settings in any case. */
-ferry_status fy_world_create_processes(fy_meeting *meeting, fy_settings *settings,
+/*
+ * Makes the world that a meeting describes; takes over listener and settings in any case. epoch is
+ * 0, but for a rank alone that goes on from another world.
+ */
+ferry_status fy_world_create_processes(fy_meeting *meeting, fy_settings *settings, uint32_t epoch,
                                        ferry_world **world_out, ferry_error *error);
 
 #endif

@@ -350,7 +350,7 @@ void fy_process_abandon(fy_process *process, ferry_status status, const ferry_er
     fy_world_free(world);
 }
 
-ferry_status fy_world_create_processes(fy_meeting *meeting, fy_settings *settings,
+ferry_status fy_world_create_processes(fy_meeting *meeting, fy_settings *settings, uint32_t epoch,
                                        ferry_world **world_out, ferry_error *error)
 {
     ferry_error text = {""};
@@ -358,7 +358,7 @@ ferry_status fy_world_create_processes(fy_meeting *meeting, fy_settings *setting
     if (sodium_init() < 0) {
         return fy_fail(error, FERRY_ERR_UNSUPPORTED, "libsodium finds no source of randomness");
     }
-    ferry_status status = fy_process_new(meeting, settings, 0, &process, error);
+    ferry_status status = fy_process_new(meeting, settings, epoch, &process, error);
     if (status != FERRY_OK) {
         goto out;
     }

@@ -1,9 +1,13 @@
 /* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
-/* Rank 0 makes all handles of the larger world, the newcomers' too; nobody has to come. */
+/*
+ * Rank 0 makes all handles of the larger world, the newcomers' too; nobody has to come. But one
+ * rank alone is a process as well, and other processes may join it.
+ */
 #include "world/threads.h"
 
 #include "base/alloc.h"
 #include "world/agree.h"
+#include "world/meeting.h"
 
 #include <string.h>
 
@@ -37,8 +41,9 @@ static ferry_status make_batch(const ferry_world *world, const fy_growth *growth
 {
     if (growth->newcomers_out == NULL) {
         return fy_fail(error, FERRY_ERR_MISUSE,
-                       "ferry_world_grow: in a world of threads rank 0 needs newcomers_out, places "
-                       "for the newcomers' worlds");
+                       "ferry_world_grow: in a world of several threads rank 0 needs "
+                       "newcomers_out, places for the newcomers' worlds, which are threads too; "
+                       "processes join a world of processes, or of one thread");
     }
     if (growth->n_ranks > FY_MOST_THREADS) {
         return fy_fail(error, FERRY_ERR_LIMIT,
@@ -60,9 +65,30 @@ static ferry_status make_batch(const ferry_world *world, const fy_growth *growth
     return FERRY_OK;
 }
 
+/*
+ * What a program has that nobody started as one of several ranks. It goes on as a world of one
+ * process would that it had made instead, so that who begins alone need not know what may join.
+ */
+static ferry_status grow_alone(const ferry_world *world, const fy_growth *growth,
+                               ferry_world **world_out, ferry_error *error)
+{
+    ferry_world *alone = NULL;
+    fy_settings settings;
+    fy_meeting meeting = FY_MEETING_INIT;
+    meeting.n_ranks = 1;
+    FY_TRY(fy_settings_copy(&world->settings, &settings, error));
+    FY_TRY(fy_world_create_processes(&meeting, &settings, world->epoch, &alone, error));
+    ferry_status status = alone->ops->grow(alone, growth, world_out, error);
+    ferry_world_destroy(alone);
+    return status;
+}
+
 ferry_status fy_threads_grow(ferry_world *world, const fy_growth *growth, ferry_world **world_out,
                              ferry_error *error)
 {
+    if (world->n_ranks == 1 && growth->newcomers_out == NULL) {
+        return grow_alone(world, growth, world_out, error);
+    }
     batch *made = NULL;
     ferry_status status = world->rank == 0 ? make_batch(world, growth, &made, error) : FERRY_OK;
     fy_field field = {.name = "worlds", .value = (uintptr_t)made, .how = FY_RANK_0};

@@ -160,6 +160,67 @@ static void test_alone(void **state)
     run_grown("alone", &like, 1, member_alone, newcomer_to_one);
 }
 
+/* So can one that nobody started as one of several, which is a world of threads. */
+static void member_as_thread(rank_process *self)
+{
+    ferry_world *own = NULL, *larger = NULL;
+    ferry_grow_options options = growth_of(1);
+    so(self, ferry_world_create_threads(1, &self->options, &own, &self->error) == FERRY_OK);
+    replace(self, own);
+    options.path = "/tmp/ferry-grow-nobody";
+    options.join_seconds = 0.1;
+    so(self, ferry_world_grow(own, &options, &larger, &self->error) == FERRY_ERR_TIMEOUT);
+    so(self, strstr(self->error.message, "rank 1 of 2 never came") != NULL);
+    so(self, larger == NULL && ferry_world_barrier(own, &self->error) == FERRY_OK);
+    options = growth_of(1);
+    larger = grow(self, &options);
+    so(self, ferry_world_barrier(own, &self->error) == FERRY_OK); /* stays what it was */
+    check_world(self, larger, 2, 1);
+    so(self, ferry_world_member_of(larger, 1) == 1);
+    replace(self, larger);
+}
+
+static void test_alone_as_thread(void **state)
+{
+    (void)state;
+    rank_process like = patient_ranks("alone as a thread", 1);
+    like.options.secret = "a secret";
+    run_grown("alone as a thread", &like, 1, member_as_thread, newcomer_to_one);
+}
+
+/* What is left of a world of threads that shrank to one is the epoch after it, too. */
+static void member_left_over(rank_process *self)
+{
+    ferry_world *both[2], *own = NULL;
+    ferry_grow_options options = growth_of(1);
+    static const uint32_t first = 0;
+    so(self, ferry_world_create_threads(2, &self->options, both, &self->error) == FERRY_OK);
+    ferry_world_leave(both[0], "it is to be lost");
+    so(self, ferry_world_shrink(both[1], 0, &own, &self->error) == FERRY_OK);
+    so(self, ferry_world_epoch(own) == 1 && ferry_world_member_of(own, 0) == 1);
+    replace(self, own);
+    options.members = &first; /* in the place of the one that has left */
+    replace(self, grow(self, &options));
+    so(self, ferry_world_member_of(self->world, 0) == 1);
+    check_world(self, self->world, 2, 2);
+    ferry_world_destroy(both[0]);
+    ferry_world_destroy(both[1]);
+}
+
+static void newcomer_to_left_over(rank_process *self)
+{
+    join(self);
+    so(self, ferry_world_member_of(self->world, 1) == 0);
+    check_world(self, self->world, 2, 2);
+}
+
+static void test_left_over(void **state)
+{
+    (void)state;
+    rank_process like = patient_ranks("left over", 1);
+    run_grown("left over", &like, 1, member_left_over, newcomer_to_left_over);
+}
+
 /* Two joins after each other: the first newcomer is a member of the second. */
 
 static void grow_again(rank_process *self)
@@ -598,6 +659,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_one_and_several), cmocka_unit_test(test_alone),
+        cmocka_unit_test(test_alone_as_thread), cmocka_unit_test(test_left_over),
         cmocka_unit_test(test_twice),           cmocka_unit_test(test_restarted),
         cmocka_unit_test(test_never_came),      cmocka_unit_test(test_other_secret),
         cmocka_unit_test(test_nobody_grows),    cmocka_unit_test(test_differ),

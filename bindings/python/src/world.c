@@ -441,7 +441,14 @@ static PyObject *grow(PyObject *self, PyObject *args, PyObject *kwargs)
     collective c = {.growth = FERRY_GROW_OPTIONS_INIT};
     PyObject *members = Py_None, *path = NULL, *made = NULL;
     uint32_t *numbers = NULL;
+    const fp_world *own = (const fp_world *)self;
     c.growth.n_newcomers = 1;
+    if (own->is_thread && own->world != NULL && ferry_world_rank_count(own->world) > 1) {
+        return fp_raise(FERRY_ERR_MISUSE,
+                        "grow: processes join a world of processes, or of one rank, and this one "
+                        "has several threads: start its ranks as processes (`ferry launch`), or "
+                        "make it with as many threads as there will be");
+    }
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|I$OO&d", names, &c.growth.n_newcomers,
                                      &members, fp_optional_path_bytes, &path,
                                      &c.growth.join_seconds)) {

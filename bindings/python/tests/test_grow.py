@@ -127,6 +127,31 @@ def restarted(rank, size, folder):
     return came
 
 
+def alone(rank, size, folder):
+    """Rank 0 was not started as one of several; then a replica joins what it has."""
+    spec = {**spec_of(1), "destination": spec_of(1)["source"]}
+    larger = {**spec, "destination": {**spec["source"], "mesh": [["dp", 2]]}}
+    own = bytearray(b"1" * BYTES)
+    new = bytearray(BYTES)
+    if rank == 1:
+        world = ferry.init(join=os.path.join(folder, "meet"), deadline=100.0)
+        with ferry.Refit(None, {"w": new}, larger, world=world) as refit:
+            refit.run()
+            return refit.service.version, new == own
+    (world,) = _ferry.world_of_threads(1, deadline=100.0)  # as ferry.world() makes it
+    with ferry.Refit({"w": own}, {"w": new}, spec, world=world) as refit:
+        refit.run()
+        try:
+            refit.grow(path=os.path.join(folder, "nobody"), join_limit=0.2, spec=larger)
+            return "nobody came, and it grew"
+        except ferry.Timeout:
+            assert world.size == 1 and refit.service.version == 1
+        made = refit.grow(path=os.path.join(folder, "meet"), spec=larger)
+        assert (made.size, made.rank, made.members) == (2, 0, (0, 1))
+        refit.run()
+        return refit.service.version, new == own
+
+
 def refit_of(world, spec, source, destination, ledger=None, **options):
     """One that resumes, as grow() makes it."""
     made = ferry.Refit.__new__(ferry.Refit)
@@ -248,6 +273,16 @@ class Joining(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             came = run_ranks(restarted, 4, folder)
         self.assertEqual(came, [[0, 0], None, [0, BYTES], [BYTES, BYTES]])
+
+    def test_alone(self):
+        with tempfile.TemporaryDirectory() as folder:
+            self.assertEqual(run_ranks(alone, 2, folder), [(1, True), (1, True)])
+
+    def test_threads(self):
+        for world in _ferry.world_of_threads(2, entry_limit=1.0):
+            with self.assertRaisesRegex(ferry.Misuse, "has several threads: start its ranks as"):
+                world.grow(path="/nowhere")
+            world.check()
 
     def test_refused(self):
         (world,) = _ferry.world_of_threads(1)
