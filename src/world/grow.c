@@ -264,6 +264,7 @@ typedef struct newcomer {
     uint32_t epoch;
     uint32_t n_first;
     uint32_t *members;
+    unsigned char world_id[16];
 } newcomer;
 
 /* What the root says: which rank this one is, and who all are. */
@@ -292,14 +293,29 @@ static ferry_status read_number(newcomer *own, const fy_message *message, ferry_
     return FERRY_OK;
 }
 
-/* FERRY_ERR_PEER_LOST: this world does not grow, or has all that it waits for. */
-static ferry_status ask_number(newcomer *own, ferry_error *error)
+/* Why the world that was to take this rank in will not be: whoever waits for it hears that. */
+static ferry_status read_failure(const fy_message *message, ferry_error *error)
+{
+    fy_failure failure = {0};
+    fy_reader reader = fy_reader_of(message->payload, message->n_bytes);
+    return fy_news_read(&reader, &failure)
+               ? fy_failure_get(&failure, NULL, error)
+               : fy_fail(error, FERRY_ERR_INVALID_INPUT,
+                         "the world that grows ended and did not say why");
+}
+
+/*
+ * The next message of a type. FERRY_ERR_PEER_LOST: this world does not grow, has all that it waits
+ * for, or its root gives no sign of life. Nothing has begun with it yet, so this rank may ask
+ * elsewhere: the members lose a root that is stopped, too, and grow without it.
+ */
+static ferry_status hear(newcomer *own, uint32_t type, fy_message *message_out, ferry_error *error)
 {
     fy_interrupt *interrupt = own->settings->interrupt;
-    fy_message message;
-    FY_TRY(fy_link_post(own->root, FY_WIRE_ENTER, NULL, 0, NULL, 0, error));
+    int64_t deadline_ns = own->settings->deadline_ns;
     for (;;) {
         int64_t left = own->until_ns - fy_now_ns();
+        int64_t look = fy_interrupt_slice_ns(interrupt, deadline_ns / 10);
         if (fy_interrupted(interrupt)) {
             return fy_interrupt_fail(error);
         }
@@ -307,14 +323,38 @@ static ferry_status ask_number(newcomer *own, ferry_error *error)
             return fy_fail(error, FERRY_ERR_PEER_LOST, "it does not answer");
         }
         ferry_status status =
-            fy_link_receive(own->root, fy_interrupt_slice_ns(interrupt, left), &message, error);
-        if (status == FERRY_OK && message.type == FY_WIRE_NUMBER) {
-            return read_number(own, &message, error);
+            fy_link_receive(own->root, left < look ? left : look, message_out, error);
+        if (status == FERRY_OK && message_out->type == type) {
+            return FERRY_OK;
+        }
+        if (status == FERRY_OK && message_out->type == FY_WIRE_FAIL) {
+            return read_failure(message_out, error);
+        }
+        int64_t silent_ns = fy_now_ns() - fy_link_heard_ns(own->root);
+        if (status == FERRY_ERR_TIMEOUT && silent_ns >= deadline_ns / 10 * 8) {
+            return fy_fail(error, FERRY_ERR_PEER_LOST,
+                           "rank 0 has shown no sign of life for %.1f s", (double)silent_ns / 1e9);
         }
         if (status != FERRY_OK && status != FERRY_ERR_TIMEOUT) {
             return status;
         }
     }
+}
+
+/* What the root says to one at its door: its number, and when the members come, the world's name.
+ */
+static ferry_status ask_number(newcomer *own, ferry_error *error)
+{
+    fy_message message;
+    FY_TRY(fy_link_post(own->root, FY_WIRE_ENTER, NULL, 0, NULL, 0, error));
+    FY_TRY(hear(own, FY_WIRE_NUMBER, &message, error));
+    FY_TRY(read_number(own, &message, error));
+    FY_TRY(hear(own, FY_WIRE_WORLD, &message, error));
+    if (message.n_bytes != sizeof own->world_id) {
+        return fy_fail(error, FERRY_ERR_INVALID_INPUT, "the world that grows has no name");
+    }
+    memcpy(own->world_id, message.payload, sizeof own->world_id);
+    return FERRY_OK;
 }
 
 static const int64_t once_ns = 5000LL * 1000 * 1000;
@@ -350,7 +390,7 @@ static ferry_status ask_once(newcomer *own, ferry_error *error)
 /* Again and again, until a world grows that has a place. */
 static ferry_status ask(newcomer *own, ferry_error *error)
 {
-    enum { PAUSE_NS = 20 * 1000 * 1000 };
+    enum { PAUSE_NS = 8 * 1000 * 1000 };
     ferry_error text = {""};
     ferry_status status = ask_once(own, &text);
     while (fy_status_is_loss(status) && fy_now_ns() < own->until_ns) {
@@ -372,6 +412,7 @@ static ferry_status take_number(newcomer *own, fy_process **process_out, ferry_e
     fy_process *process = *process_out;
     fy_link *root = own->root;
     process->world->n_first = own->n_first;
+    memcpy(process->world_id, own->world_id, sizeof process->world_id);
     if (own->settings->nodes != NULL) {
         FY_TRY(fy_settings_last_node(own->settings->nodes, &process->fake_node, error));
     }

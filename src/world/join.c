@@ -59,12 +59,14 @@ static void note_failure(fy_process *process, const fy_message *message)
 }
 
 /*
- * In a smaller world the root gives signs of life to those at its door. If they end it is stopped
- * or out of reach, and to wait a join limit for it would keep those who wait for this rank.
+ * The root gives signs of life to those at its door. If they end it is stopped or out of reach, and
+ * to wait a join limit for it would keep those who wait for this rank. Where there is an older
+ * world its rules count: of a world that grows the members hear there of such a root, and a
+ * newcomer has but this one.
  */
 static bool root_is_silent(fy_process *process, const fy_link *root)
 {
-    fy_process *old = process->shrinking.predecessor;
+    fy_process *old = process->growing.is_newcomer ? process : process->shrinking.predecessor;
     int64_t heard = fy_link_heard_ns(root);
     if (old == NULL) {
         return false;
@@ -308,10 +310,9 @@ static ferry_status join_once(fy_process *process, fy_link *root, int64_t until_
 
 ferry_status fy_join_newcomer(fy_process *process, fy_link *root, ferry_error *error)
 {
-    ferry_error text = {""};
-    int64_t until_ns = fy_now_ns() + process->limits.join_ns;
-    ferry_status status = hear_name(process, root, until_ns, &text);
-    return take_place(process, root, until_ns, status, text, error);
+    process->growing.is_newcomer = true;
+    return take_place(process, root, fy_now_ns() + process->limits.join_ns, FERRY_OK,
+                      (ferry_error){""}, error);
 }
 
 ferry_status fy_join_member(fy_process *process, const char *addresses,

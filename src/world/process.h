@@ -228,6 +228,7 @@ typedef struct fy_shrinking {
 /* A world that is made of another one and of newcomers, and that other one: see grow.c. */
 typedef struct fy_growing {
     fy_process *successor; /* of the old world, and fails as it does; under the old lock */
+    bool is_newcomer;      /* this rank, in the new one */
     /* The rest is of the new world's root, until the table is written. */
     uint32_t n_members;      /* claims from here on are newcomers'; 0: this is no such world */
     const uint32_t *members; /* by claim: its number among all members */
@@ -362,7 +363,8 @@ ferry_status fy_join_root(fy_process *process, ferry_error *error);
 ferry_status fy_join_member(fy_process *process, const char *addresses,
                             const unsigned char key[FY_KEY_BYTES], int64_t connect_ns,
                             ferry_error *error);
-/* The same for one that has its number from the root, by this link, which is taken over. */
+/* The same for one that has its number and the world's name from the root, by this link, which is
+ * taken over. */
 ferry_status fy_join_newcomer(fy_process *process, fy_link *root, ferry_error *error);
 
 /* node.c */

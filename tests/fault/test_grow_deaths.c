@@ -3,9 +3,11 @@
  * A member or a newcomer dies, or is stopped, while a world grows: just before its first, second,
  * third ... control message, until it makes no more. Members shrink a world that has failed, and
  * grow as long as newcomers are outside; newcomers join again. All that nobody has hurt must end in
- * one world of exactly them. Ranks are processes; this program stands in front of fy_link_post.
+ * one world of exactly them, and of members that were stopped and woke before they were lost. Those
+ * that woke later must hear why they are in no world, and be in none. Ranks are processes; this
+ * program stands in front of fy_link_post.
  *
- *     test_grow_deaths [--long] [--random SEED COUNT]
+ *     test_grow_deaths [--long] [--random SEED COUNT] [--stops SEED COUNT]
  */
 #include "world/link.h"
 #include "world/wire.h"
@@ -37,9 +39,10 @@ enum { MOST_HARMED = 2, MOST_MESSAGES = 200, MOST_WORLDS = 16, LANES = 2 };
 
 /* Who is hurt, while it grows, joins or shrinks. */
 typedef struct harm {
-    uint32_t who; /* members first */
-    int at;       /* before which message; from 1 */
-    int signal;   /* SIGKILL or SIGSTOP */
+    uint32_t who;  /* members first */
+    int at;        /* before which message; from 1 */
+    int signal;    /* SIGKILL or SIGSTOP */
+    long wakes_ms; /* so long after a SIGSTOP; 0: never */
 } harm;
 
 typedef struct plan {
@@ -53,7 +56,7 @@ typedef struct plan {
 /* What a process tells: in memory that it shares with the program. */
 typedef struct told {
     _Atomic int fired; /* the signal that it is about to send to itself */
-    bool ended;
+    bool ended, is_to_wake;
     uint32_t status;
     uint32_t n_ranks;
     pid_t ranks[ALL];
@@ -88,12 +91,11 @@ ferry_status __wrap_fy_link_post(fy_link *link, uint32_t type, const void *head,
 
 /*
  * For newcomers that do not come. Nobody waits for it because of a member: that one is seen to be
- * dead.
+ * dead or stopped, by its own world and by newcomers that stand at its door.
  */
 static double join_seconds(void)
 {
-    const harm *h = &the->harmed[0];
-    bool nobody = the->n_harmed == 1 && h->who < MEMBERS && h->signal == SIGKILL;
+    bool nobody = the->n_harmed == 1 && the->harmed[0].who < MEMBERS;
     return nobody ? 2 * CASE_SECONDS : 4.0 * FERRY_TEST_PATIENCE;
 }
 
@@ -242,6 +244,9 @@ static void print_plan(const plan *p)
         print_error(", %s %u %s before message %d",
                     p->harmed[h].who < MEMBERS ? "member" : "newcomer", p->harmed[h].who,
                     p->harmed[h].signal == SIGKILL ? "killed" : "stopped", p->harmed[h].at);
+        if (p->harmed[h].wakes_ms > 0) {
+            print_error(" and woken after %ld ms", p->harmed[h].wakes_ms);
+        }
     }
     print_error("\n");
 }
@@ -270,17 +275,32 @@ static bool is_hurt(uint32_t who)
     return atomic_load(&tells[who].fired) != 0;
 }
 
-/* Waits for all that nobody has hurt; false: not in time. */
-static bool wait_for_the_well(pid_t *pids, double seconds)
+/* Wakes those for whom it is time, again and again: who says that it stops may not have done so. */
+static void wake(const plan *p, const pid_t *pids, double *stopped)
 {
-    double until = now() + seconds;
+    for (int h = 0; h < p->n_harmed; h++) {
+        const harm *its = &p->harmed[h];
+        if (its->wakes_ms > 0 && is_hurt(its->who) && pids[its->who] > 0) {
+            stopped[h] = stopped[h] > 0 ? stopped[h] : now();
+            if (now() - stopped[h] >= (double)its->wakes_ms * 1e-3) {
+                kill(pids[its->who], SIGCONT);
+            }
+        }
+    }
+}
+
+/* Waits for all that nobody has hurt, or who wake; false: not in time. */
+static bool wait_for_the_well(const plan *p, pid_t *pids, double seconds)
+{
+    double until = now() + seconds, stopped[MOST_HARMED] = {0};
     for (;;) {
         bool waits = false;
+        wake(p, pids, stopped);
         for (uint32_t i = 0; i < ALL; i++) {
             if (pids[i] > 0 && waitpid(pids[i], NULL, WNOHANG) == pids[i]) {
                 pids[i] = -pids[i];
             }
-            waits = waits || (pids[i] > 0 && !is_hurt(i));
+            waits = waits || (pids[i] > 0 && (!is_hurt(i) || tells[i].is_to_wake));
         }
         if (!waits || now() > until) {
             return !waits;
@@ -299,16 +319,22 @@ static bool is_in(const told *t, pid_t pid)
     return false;
 }
 
-/* Whether one that nobody has hurt is in a world of exactly those. */
+/* In the world of those that nobody has hurt, and of those that woke in time. */
+static bool belongs(uint32_t who)
+{
+    return !is_hurt(who) || (tells[who].is_to_wake && tells[who].status == FERRY_OK);
+}
+
+/* Whether one that belongs is in a world of exactly those; one that woke too late knows why. */
 static bool is_right(const pid_t *pids, uint32_t who)
 {
     const told *t = &tells[who];
     uint32_t n = 0;
     if (!t->ended || t->status != FERRY_OK) {
-        return false;
+        return t->ended && t->is_to_wake && is_hurt(who) && t->error.message[0] != '\0';
     }
     for (uint32_t i = 0; i < ALL; i++) {
-        if (!is_hurt(i)) {
+        if (belongs(i)) {
             n++;
             if (!is_in(t, pids[i] < 0 ? -pids[i] : pids[i])) {
                 return false;
@@ -322,7 +348,7 @@ static bool check(const pid_t *pids)
 {
     bool right = true;
     for (uint32_t i = 0; i < ALL; i++) {
-        right = right && (is_hurt(i) || is_right(pids, i));
+        right = right && ((is_hurt(i) && !tells[i].is_to_wake) || is_right(pids, i));
     }
     for (uint32_t i = 0; i < ALL && !right; i++) {
         const told *t = &tells[i];
@@ -331,10 +357,12 @@ static bool check(const pid_t *pids)
                     fired == SIGKILL   ? "killed"
                     : fired == SIGSTOP ? "stopped"
                                        : "");
-        if (fired == 0 && t->ended && t->status == FERRY_OK) {
-            print_error("in a world of %u", t->n_ranks);
-        } else if (fired == 0) {
-            print_error("%s", t->ended ? t->error.message : "did not end");
+        if (fired != 0 && !t->is_to_wake) {
+            print_error("for good");
+        } else if (t->ended && t->status == FERRY_OK) {
+            print_error(" in a world of %u", t->n_ranks);
+        } else {
+            print_error(" %s", t->ended ? t->error.message : "did not end");
         }
         print_error("\n");
     }
@@ -350,10 +378,13 @@ static bool run_case(const plan *p, const char *folder, int *n_fired_out)
         mmap(NULL, ALL * sizeof *tells, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     snprintf(path, sizeof path, "%s/meet-%d", folder, (int)getpid());
     snprintf(meeting, sizeof meeting, "%s-again", path);
+    for (int h = 0; h < p->n_harmed; h++) {
+        tells[p->harmed[h].who].is_to_wake = p->harmed[h].wakes_ms > 0;
+    }
     for (uint32_t i = 0; i < ALL; i++) {
         pids[i] = start(p, i, path);
     }
-    bool in_time = wait_for_the_well(pids, CASE_SECONDS);
+    bool in_time = wait_for_the_well(p, pids, CASE_SECONDS);
     *n_fired_out = 0;
     for (uint32_t i = 0; i < ALL; i++) {
         if (pids[i] > 0) {
@@ -398,24 +429,36 @@ static void run_each(plan p, int signal, int step)
     for (uint32_t i = 0; i < ALL; i++) {
         lanes[i] = (lane){.p = p, .step = step};
         lanes[i].p.n_harmed = 1;
-        lanes[i].p.harmed[0] = (harm){i, 1 + (int)i % step, signal};
+        lanes[i].p.harmed[0] = (harm){i, 1 + (int)i % step, signal, 0};
     }
     run_lanes(run_messages, lanes, ALL, LANES);
 }
 
 static const char *const node_texts[] = {"1", "3", "2,1"};
+static const double random_seconds = 2.5 * FERRY_TEST_PATIENCE;
+
+/* Half of the stopped members wake: soon, about when they are found to be lost, or later. */
+static long draw_waking(uint64_t *seed)
+{
+    double most_ms = random_seconds * 1e3 * (1 + random_below(seed, 3));
+    return random_below(seed, 2) == 0 ? 0 : 1 + (long)random_below(seed, (uint32_t)most_ms);
+}
 
 static plan random_plan(uint64_t seed)
 {
     plan p = {.nodes = node_texts[random_below(&seed, COUNT_OF(node_texts))],
               .is_tidy = random_below(&seed, 2) == 0,
-              .deadline = 2.5 * FERRY_TEST_PATIENCE,
+              .deadline = random_seconds,
               .n_harmed = MOST_HARMED};
     uint32_t first = random_below(&seed, ALL);
     for (int h = 0; h < MOST_HARMED; h++) {
         p.harmed[h].who = h == 0 ? first : (first + 1 + random_below(&seed, ALL - 1)) % ALL;
         p.harmed[h].at = 1 + (int)random_below(&seed, 1 + random_below(&seed, 30));
         p.harmed[h].signal = random_below(&seed, 4) == 0 ? SIGSTOP : SIGKILL;
+    }
+    for (int h = 0; h < MOST_HARMED; h++) {
+        bool may_wake = p.harmed[h].signal == SIGSTOP && p.harmed[h].who < MEMBERS;
+        p.harmed[h].wakes_ms = may_wake ? draw_waking(&seed) : 0;
     }
     return p;
 }
@@ -424,6 +467,19 @@ static bool run_seed(uint64_t seed, const char *folder)
 {
     int n_fired;
     plan p = random_plan(seed);
+    return run_case(&p, folder, &n_fired);
+}
+
+/* One member alone is stopped, so nobody may wait for a join limit. */
+static bool run_stop(uint64_t seed, const char *folder)
+{
+    int n_fired;
+    plan p = random_plan(seed * 1000003);
+    p.n_harmed = 1;
+    p.harmed[0] = (harm){.who = random_below(&seed, MEMBERS),
+                         .at = 1 + (int)random_below(&seed, 1 + random_below(&seed, 30)),
+                         .signal = SIGSTOP};
+    p.harmed[0].wakes_ms = draw_waking(&seed);
     return run_case(&p, folder, &n_fired);
 }
 
@@ -436,19 +492,37 @@ static const double stop_seconds = 2.0 * FERRY_TEST_PATIENCE;
 static void test_killed_on_one_node(void **state)
 {
     (void)state;
-    run_each((plan){"1", true, kill_seconds, {{0, 0, 0}}, 0}, SIGKILL, is_long ? 1 : 2);
+    run_each((plan){"1", true, kill_seconds, {{0, 0, 0, 0}}, 0}, SIGKILL, is_long ? 1 : 2);
 }
 
 static void test_killed_on_two_nodes(void **state)
 {
     (void)state;
-    run_each((plan){"2,1", false, kill_seconds, {{0, 0, 0}}, 0}, SIGKILL, is_long ? 1 : 3);
+    run_each((plan){"2,1", false, kill_seconds, {{0, 0, 0, 0}}, 0}, SIGKILL, is_long ? 1 : 3);
 }
 
 static void test_stopped(void **state)
 {
     (void)state;
-    run_each((plan){"3", true, stop_seconds, {{0, 0, 0}}, 0}, SIGSTOP, is_long ? 1 : 19);
+    run_each((plan){"3", true, stop_seconds, {{0, 0, 0, 0}}, 0}, SIGSTOP, is_long ? 1 : 19);
+}
+
+/* Just when newcomers are at its door, or have come in: they wait for nobody but the root then. */
+static int run_root(const void *lanes, size_t i, const char *folder)
+{
+    int n_fired;
+    return !run_case(&((const plan *)lanes)[i], folder, &n_fired) || n_fired != 1;
+}
+
+static void test_stopped_root(void **state)
+{
+    (void)state;
+    plan plans[6];
+    for (int i = 0; i < 6; i++) {
+        plans[i] =
+            (plan){i < 3 ? "1" : "3", true, stop_seconds, {{0, 8 + 2 * (i % 3), SIGSTOP, 0}}, 1};
+    }
+    run_lanes(run_root, plans, COUNT_OF(plans), LANES);
 }
 
 static uint64_t random_seed = 1;
@@ -460,6 +534,12 @@ static void test_two_at_random(void **state)
     run_seeds(run_seed, random_seed, random_count, LANES);
 }
 
+static void test_stopped_at_random(void **state)
+{
+    (void)state;
+    run_seeds(run_stop, random_seed, random_count, LANES);
+}
+
 int main(int n_arguments, char **arguments)
 {
     const struct CMUnitTest tests[] = {
@@ -467,14 +547,19 @@ int main(int n_arguments, char **arguments)
         cmocka_unit_test(test_killed_on_two_nodes),
         cmocka_unit_test(test_stopped),
         cmocka_unit_test(test_two_at_random),
+        cmocka_unit_test(test_stopped_root),
+        cmocka_unit_test(test_stopped_at_random),
     };
     const struct CMUnitTest random_alone[] = {cmocka_unit_test(test_two_at_random)};
+    const struct CMUnitTest stops_alone[] = {cmocka_unit_test(test_stopped_at_random)};
     is_long = n_arguments == 2 && strcmp(arguments[1], "--long") == 0;
     random_count = is_long ? 300 : random_count;
-    if (n_arguments == 4 && strcmp(arguments[1], "--random") == 0) {
+    if (n_arguments == 4) {
         random_seed = strtoull(arguments[2], NULL, 10);
         random_count = atoi(arguments[3]);
-        return cmocka_run_group_tests(random_alone, NULL, NULL);
+        return strcmp(arguments[1], "--stops") == 0
+                   ? cmocka_run_group_tests(stops_alone, NULL, NULL)
+                   : cmocka_run_group_tests(random_alone, NULL, NULL);
     }
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,11 +1,12 @@
 /* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
 /*
  * Versions of a model move while ranks join, die and are stopped: before a control message or some
- * time into a run. Members 0 and 1 have the weights, four others want halves of them, in two
- * replicas; two of these join later, and in the place of those that were lost. Whoever lives goes
- * on as the guide to the service says, by ledgers. At each step what a service calls valid is
- * compared with what that version has, and all that nobody has hurt must make the last one, in one
- * world.
+ * time into a run; many stop while the world grows, and half of those that stop wake. Members 0 and
+ * 1 have the weights, four others want halves of them, in two replicas; two of these join later,
+ * and in the place of those that were lost. Whoever lives goes on as the guide to the service says,
+ * by ledgers. At each step what a service calls valid is compared with what that version has, and
+ * all that nobody has hurt must make the last one, in one world. Who woke is there, too, or has
+ * heard that the others went on without it.
  *
  *     test_grow_storm [--seed SEED] [--count COUNT] [--nodes NODES]
  */
@@ -42,9 +43,10 @@ typedef struct harm {
     uint32_t who;
     int signal; /* SIGKILL or SIGSTOP */
     moment moment;
-    int message;  /* before which, counted from the growing on; from 1 */
-    uint64_t run; /* how many runs before */
-    long us;      /* and how far into it */
+    int message;   /* before which, counted from the growing on; from 1 */
+    uint64_t run;  /* how many runs before */
+    long us;       /* and how far into it */
+    long wakes_ms; /* so long after it stopped; 0: never */
 } harm;
 
 typedef struct plan_of_case {
@@ -60,6 +62,7 @@ typedef struct told {
     _Atomic int fired;      /* the signal that it is about to send to itself */
     _Atomic bool is_inside; /* it has a world */
     bool ended, is_well;
+    bool is_to_wake, is_out; /* it woke, and the others had gone on */
     uint64_t version;
     uint32_t n_ranks;
     pid_t first; /* of its last world */
@@ -368,6 +371,14 @@ static ferry_status step(actor *r, bool *done)
     return FERRY_OK;
 }
 
+/* One that was stopped, and of which the others could not know that it would wake. */
+_Noreturn static void stay_out(actor *r)
+{
+    must_be(r, r->error.message[0] != '\0', "it was left out, and nobody said why");
+    own->is_out = own->is_well = own->ended = true;
+    _exit(0);
+}
+
 static ferry_status recover(actor *r)
 {
     ferry_world *smaller = NULL;
@@ -378,7 +389,11 @@ static ferry_status recover(actor *r)
     if (ferry_world_state(r->world, NULL, NULL) == FERRY_OK) {
         end_wrong(r, "a call failed in a world that stands");
     }
-    FY_TRY(ferry_world_shrink(r->world, 0, &smaller, &r->error));
+    ferry_status status = ferry_world_shrink(r->world, 0, &smaller, &r->error);
+    if (status != FERRY_OK && atomic_load(&own->fired) != 0) {
+        stay_out(r);
+    }
+    FY_TRY(status);
     move_to(r, smaller);
     return open_service(r);
 }
@@ -439,6 +454,9 @@ _Noreturn static void live(uint32_t who, const char *path)
                 own->is_well = own->ended = true;
                 _exit(0);
             }
+            if (is_told && atomic_load(&own->fired) != 0) {
+                stay_out(&r); /* in a world of its own: it found nobody behind the old doors */
+            }
             must_be(&r, ++steps < MOST_STEPS, "no end");
             status = recover(&r);
         }
@@ -472,6 +490,16 @@ static plan_of_case draw(uint64_t seed)
         its->run = its->who < MEMBERS ? 1 + random_below(&s, 3) : random_below(&s, 2);
         its->us = (long)random_below(&s, 1 + random_below(&s, 3000));
     }
+    for (int h = 0; h < MOST_HARMED; h++) {
+        harm *its = &p.harmed[h];
+        if (random_below(&s, 4) == 0) { /* in the growing itself */
+            its->signal = SIGSTOP;
+            its->moment = AT_MESSAGE;
+            its->message = 1 + (int)random_below(&s, 25);
+        }
+        bool wakes = its->signal == SIGSTOP && random_below(&s, 2) == 0;
+        its->wakes_ms = wakes ? 1 + (long)random_below(&s, 4000 * FERRY_TEST_PATIENCE) : 0;
+    }
     return p;
 }
 
@@ -487,6 +515,9 @@ static void print_case(const plan_of_case *p)
         } else {
             print_error(" %ld us into run %llu", its->us, (unsigned long long)its->run);
         }
+        if (its->wakes_ms > 0) {
+            print_error(", woken after %ld ms", its->wakes_ms);
+        }
     }
     print_error("\n");
     for (uint32_t i = 0; i < ALL; i++) {
@@ -494,6 +525,7 @@ static void print_case(const plan_of_case *p)
         print_error("    %u: %s, %s, version %llu, %u ranks: %s\n", i,
                     atomic_load(&t->fired) != 0 ? "hurt" : "not hurt",
                     !t->ended    ? "did not end"
+                    : t->is_out  ? "left out"
                     : t->is_well ? "well"
                                  : "wrong",
                     (unsigned long long)t->version, t->n_ranks, t->why);
@@ -524,17 +556,37 @@ static pid_t start(uint32_t who, const char *path)
     return pid;
 }
 
-/* Until all have ended that nobody has hurt; newcomers have an end, too, where no member lives. */
-static void wait_for_the_well(void)
+/* Wakes those for whom it is time, again and again: who says that it stops may not have done so. */
+static void wake(const pid_t *pids, double *stopped)
 {
-    double until = now() + CASE_SECONDS;
+    for (int h = 0; h < the->n_harmed; h++) {
+        const harm *its = &the->harmed[h];
+        if (its->wakes_ms > 0 && atomic_load(&tells[its->who].fired) == SIGSTOP) {
+            stopped[h] = stopped[h] > 0 ? stopped[h] : now();
+            if (now() - stopped[h] >= (double)its->wakes_ms * 1e-3) {
+                kill(pids[its->who], SIGCONT);
+            }
+        }
+    }
+}
+
+/* Whether this one has to come to an end: who woke has, too, and who joins only if it came in. */
+static bool has_to_end(uint32_t i)
+{
+    bool is_in = i < MEMBERS || atomic_load(&tells[i].is_inside);
+    return is_in && (atomic_load(&tells[i].fired) == 0 || tells[i].is_to_wake);
+}
+
+/* Until all have ended that have to; newcomers have an end, too, where no member lives. */
+static void wait_for_the_well(const pid_t *pids)
+{
+    double until = now() + CASE_SECONDS, stopped[MOST_HARMED] = {0};
     for (bool waits = true; waits && now() < until;) {
         bool has_members = false;
         nanosleep(&(struct timespec){.tv_nsec = 2000000}, NULL);
+        wake(pids, stopped);
         for (uint32_t i = 0; i < ALL; i++) {
-            bool is_in = i < MEMBERS || atomic_load(&tells[i].is_inside);
-            has_members =
-                has_members || (is_in && !tells[i].ended && atomic_load(&tells[i].fired) == 0);
+            has_members = has_members || (has_to_end(i) && !tells[i].ended);
         }
         waits = has_members;
     }
@@ -549,8 +601,9 @@ static bool is_right(void)
         const told *t = &tells[i];
         bool is_hurt = atomic_load(&t->fired) != 0;
         bool was_in = i < MEMBERS || atomic_load(&t->is_inside);
-        n_well += t->ended && t->is_well;
+        n_well += t->ended && t->is_well && !t->is_out;
         right = right && (is_hurt || (was_in ? t->ended && t->is_well : is_pointless()));
+        right = right && (!is_hurt || !has_to_end(i) || t->ended);
         right = right && (!t->ended || t->is_well);
     }
     for (uint32_t i = 0; i < ALL && !is_pointless(); i++) {
@@ -576,7 +629,7 @@ static void remove_files(const char *path)
 }
 
 typedef struct tally {
-    _Atomic uint32_t n_cases, n_hurt, n_recovered, n_joined;
+    _Atomic uint32_t n_cases, n_hurt, n_woke, n_out, n_recovered, n_joined;
 } tally;
 
 static tally *counts;
@@ -591,14 +644,20 @@ static bool run_case(uint64_t seed, const char *folder)
         mmap(NULL, ALL * sizeof *tells, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     snprintf(path, sizeof path, "%s/meet-%d", folder, (int)getpid());
     snprintf(meeting, sizeof meeting, "%s-again", path);
+    for (int h = 0; h < p.n_harmed; h++) {
+        tells[p.harmed[h].who].is_to_wake = p.harmed[h].wakes_ms > 0;
+    }
     for (uint32_t i = 0; i < ALL; i++) {
         pids[i] = start(i, path);
     }
-    wait_for_the_well();
+    wait_for_the_well(pids);
     for (uint32_t i = 0; i < ALL; i++) {
         kill(pids[i], SIGKILL);
         waitpid(pids[i], NULL, 0);
         counts->n_hurt += atomic_load(&tells[i].fired) != 0;
+        bool woke = atomic_load(&tells[i].fired) != 0 && tells[i].is_to_wake;
+        counts->n_woke += woke && tells[i].ended;
+        counts->n_out += tells[i].is_out;
         counts->n_recovered += tells[i].n_recovered;
         counts->n_joined += tells[i].n_joined;
     }
@@ -623,8 +682,11 @@ static void test_storm(void **state)
     }
     counts = mmap(NULL, sizeof *counts, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     run_seeds(run_case, first_seed, n_seeds, LANES);
-    print_message("%u cases, %u ranks were hurt, %u newcomers came in, %u times a rank went on\n",
-                  counts->n_cases, counts->n_hurt, counts->n_joined, counts->n_recovered);
+    print_message(
+        "%u cases, %u ranks were hurt, %u woke and %u of them were left out, %u newcomers "
+        "came in, %u times a rank went on\n",
+        counts->n_cases, counts->n_hurt, counts->n_woke, counts->n_out, counts->n_joined,
+        counts->n_recovered);
     if (n_seeds >= 12) { /* a storm in which nothing happens shows nothing */
         assert_true(counts->n_hurt >= counts->n_cases / 2);
         assert_true(counts->n_joined >= counts->n_cases / 2);
