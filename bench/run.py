@@ -2,7 +2,7 @@
 # Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0
 """Runs a benchmark that is written in C, and keeps its figures with what they were measured on.
 
-    python3 bench/run.py plan|map|schedule|copy|sum|file_copy [--build build/release] [--rounds N]
+    python3 bench/run.py plan|map|schedule|copy|sum|file_copy|join [--build build/release] [--rounds N]
             [--patience SECONDS] [--json FILE] [-- OPTIONS OF THE PROGRAM]
     python3 bench/run.py largest    # plans and schedules the largest example
 
@@ -22,7 +22,7 @@ import honest
 
 # How each program is told the rounds, and how many there are if nobody says.
 PROGRAMS = {"plan": ("--runs", 15), "map": ("--runs", 21), "schedule": ("--runs", 5),
-            "copy": ("--rounds", 9), "sum": ("--rounds", 9), "file_copy": ("--rounds", 5)}
+            "copy": ("--rounds", 9), "sum": ("--rounds", 9), "file_copy": ("--rounds", 5), "join": ("--rounds", 9)}
 LARGEST = "examples/kimi-k2-16384-disjoint.json"
 
 

@@ -447,6 +447,23 @@ def theirs(case):
     return {way: values for way, values in case["MiBps"].items() if way != "ferry"}
 
 
+# ---- ranks that join ----
+
+MOST_JOIN_S = 0.05
+
+
+def join(record):
+    rows = [[str(case["members"]), f"{case['tensors']:,}", str(case["versions"]),
+             figure(seconds(median(case["all_s"])), case["all_s"]),
+             *(seconds(case[part]) for part in ("grow_s", "service_s", "run_s"))]
+            for case in record["cases"]]
+    n_late = sum(median(case["all_s"]) >= MOST_JOIN_S for case in record["cases"])
+    return table(["members", "tensors", "versions before", "all", "`ferry_world_grow`",
+                  "plan, service, schedule", "the run for the newcomer"], rows) + (
+        f"\nTarget: less than {seconds(MOST_JOIN_S)}, "
+        + (f"**missed in {n_late} rows**" if n_late > 0 else "met in all rows") + ".\n")
+
+
 # ---- the page ----
 
 SECTIONS = [
@@ -464,6 +481,10 @@ SECTIONS = [
     ("refit_hosts", "Refit between hosts", refit_hosts,
      "Hosts are network namespaces; the bound is the time of a plain TCP stream on the same "
      "link."),
+    ("join", "A rank that joins", join,
+     "What it costs the members, beside the newcomer's bytes, from the call to grow until the "
+     "newcomer has their version: tensors are of 64 bytes, ranks are processes, and the newcomer is "
+     "at the door already. Times are the slowest member's."),
     ("mixed", "Fused collectives, 4 ranks", mixed,
      "For each size, Open MPI's best is the fastest of all ways to write the operation with its "
      "collectives, under several settings. A *way* is one such combination. AUTOTUNE is ferry's "
