@@ -5,10 +5,9 @@
     python3 bench/simulate_calibrate.py --build build/release [--rounds 5] [--only shm,hosts]
             [--mib 256] [--rate 1gbit] [--json FILE]
 
-shm: ranks of this machine, sources apart from destinations. What binds is what all CPUs copy
-together, so sources are one node of the model and destinations another: the border between them has
-the rate, and a rank alone at most that, too. Rate and latency are fitted to two runs of one layout, of
-a 16th of --mib and of --mib; the other layouts are predicted, and run in turns with these.
+shm: ranks of this machine, sources apart from destinations. Three numbers of the machine are fitted to
+three runs: the rate of a rank to one of 1 -> 1, what all CPUs copy together to one of 4 -> 4, and the
+latency to a small one of that. The other layouts are predicted, and run in turns with these.
 
 hosts: namespaces with links shaped to --rate (tests/multirank/hosts.py, which needs root). The rate is
 the goodput of a plain TCP stream of the same round, and nothing is fitted.
@@ -28,9 +27,9 @@ import refit_hosts
 
 MIB = 1 << 20
 WIDTH = 4096  # columns, of bf16
-SHM = {"4 -> 4": (4, 4, 1), "4 -> 2": (4, 2, 1), "2 -> 4": (2, 4, 1), "4 -> 2 x 2": (4, 2, 2),
-       "1 -> 4": (1, 4, 1)}
-FITTED = "4 -> 4"
+SHM = {"4 -> 2": (4, 2, 1), "2 -> 4": (2, 4, 1), "4 -> 2 x 2": (4, 2, 2), "2 -> 4 x 2": (2, 4, 2),
+       "1 -> 4": (1, 4, 1), "4 -> 1": (4, 1, 1), "8 -> 4": (8, 4, 1)}
+ALONE, TOGETHER = (1, 1, 1), (4, 4, 1)
 HOSTS = ((4, 4), (4, 2), (2, 4))
 
 
@@ -42,14 +41,14 @@ def side(axis, n, copies=1, first=0, dim=0):
 def spec_of(case, n_bytes):
     n_from, n_to, copies = case
     return {"format": "ferry.spec/1", "source": side("tp", n_from),
-            "destination": side("tp", n_to, copies, first=4, dim=1),
+            "destination": side("tp", n_to, copies, first=n_from, dim=1),
             "tensors": [{"name": "w", "shape": [n_bytes // 2 // WIDTH, WIDTH], "dtype": "bf16"}]}
 
 
-def cluster_of(ranks_per_node, rank, node, latency_s):
+def cluster_of(ranks_per_node, rank, node, latency_s, **more):
     return {"format": "ferry.cluster/1", "name": "here", "ranks_per_node": ranks_per_node,
             "rank_gbytes_per_s": rank / 1e9, "node_gbytes_per_s": node / 1e9,
-            "latency_us": latency_s * 1e6}
+            "latency_us": latency_s * 1e6, **more}
 
 
 def ask(command, *words):
@@ -89,38 +88,30 @@ def row(name, predicted, measured):
     return found
 
 
-def batches(n_bytes, case):
-    """Of the busiest port, in slots of 16 MiB."""
-    n_from, n_to, copies = case
-    pair = n_bytes // (n_from * n_to)
-    return max(n_to * copies, n_from) * -(-pair // (16 * MIB))
-
-
-def fit(small, large, n_bytes):
-    """Rate of all together and seconds of a batch, of two runs of FITTED."""
-    case = SHM[FITTED]
-    few, many = batches(n_bytes // 16, case), batches(n_bytes, case)
-    # small = (n / 16) / rate + few latency; large = n / rate + many latency
-    share = (16 * small - large) / max(16 * few - many, 1)
-    latency = max(0.0, min(share, small / few))
-    return n_bytes / (large - many * latency), latency
+def fit(ferry, n_bytes):
+    """A cluster of one node: this machine."""
+    alone = ferry.run(spec_of(ALONE, n_bytes))
+    together = ferry.run(spec_of(TOGETHER, n_bytes))
+    small = ferry.run(spec_of(TOGETHER, n_bytes // 256))
+    n_batches = max(TOGETHER)  # of a rank: one to each
+    latency = max(0.0, (small - together / 256) / n_batches)
+    return cluster_of(64, n_bytes / alone, n_bytes / alone, latency,
+                      copy_gbytes_per_s=n_bytes / together / 1e9)
 
 
 def shm(arguments, ferry):
     n_bytes = arguments.mib * MIB
     predicted, measured, fits = {}, {}, []
+    names = list(SHM)
     for turn in range(arguments.rounds):
-        small, large = (ferry.run(spec_of(SHM[FITTED], n)) for n in (n_bytes // 16, n_bytes))
-        rate, latency = fit(small, large, n_bytes)
-        fits.append({"bytes_per_s": rate, "latency_s": latency})
-        cluster = cluster_of(4, rate, rate, latency)
-        names = list(SHM)
+        cluster = fit(ferry, n_bytes)
+        fits.append({key: cluster[key] for key in cluster if "_" in key})
         for name in names[turn % len(names):] + names[:turn % len(names)]:
-            spec = spec_of(SHM[name], n_bytes // 2)
+            spec = spec_of(SHM[name], n_bytes)
             predicted.setdefault(name, []).append(ferry.predict(spec, cluster))
             measured.setdefault(name, []).append(ferry.run(spec))
     return {"fits": fits, "cases": [row(f"shm {name}", predicted[name], measured[name])
-                                    for name in SHM]}
+                                    for name in names]}
 
 
 def hosts(arguments, ferry):

@@ -71,7 +71,7 @@ typedef struct simulate_case {
     bool is_scheduled; /* else by classes */
     uint32_t n_classes;
     uint32_t limit_rank; /* whose port takes longest */
-    const char *limit;   /* a bound reason's word */
+    const char *limit;   /* a bound reason's word, or "node_copies" */
 } simulate_case;
 
 typedef struct simulate_cases {
@@ -83,6 +83,7 @@ typedef struct simulate_cases {
 typedef struct simulate_rates {
     uint32_t ranks_per_node;
     double rank_rate, node_rate, latency;
+    double copy_rate; /* of all CPUs of a node together; 0: devices copy, or nothing limits it */
     simulate_fault fault;
 } simulate_rates;
 

@@ -172,6 +172,12 @@ static double rank_rate(const simulate_rates *rates, uint32_t rank)
     return slow ? rates->rank_rate * rates->fault.factor : rates->rank_rate;
 }
 
+static double copy_rate(const simulate_rates *rates, uint32_t node)
+{
+    bool slow = has_fault(rates, node) && !rates->fault.is_network;
+    return slow ? rates->copy_rate * rates->fault.factor : rates->copy_rate;
+}
+
 static double node_rate(const simulate_rates *rates, uint32_t node)
 {
     return has_fault(rates, node) ? rates->node_rate * rates->fault.factor : rates->node_rate;
@@ -255,6 +261,27 @@ static ferry_status predict_by_schedule(const simulate_request *request, const f
     return status;
 }
 
+/*
+ * Where CPUs copy, the ranks of a node share one memory, whatever their ports could do: each byte that
+ * one of them gets or keeps is copied there once.
+ */
+static ferry_status consider_copies(const ferry_plan *plan, const simulate_rates *rates,
+                                    simulate_case *found, ferry_error *error)
+{
+    uint32_t per = rates->ranks_per_node;
+    for (uint64_t first = 0; first < found->n_ranks && rates->copy_rate > 0; first += per) {
+        double bytes = 0;
+        for (uint64_t rank = first; rank < found->n_ranks && rank < first + per; rank++) {
+            ferry_rank_bytes own = FERRY_RANK_BYTES_INIT;
+            FY_TRY(ferry_plan_get_rank_bytes(plan, (uint32_t)rank, &own, error));
+            bytes += (double)own.in + (double)own.local;
+        }
+        consider(found, bytes / copy_rate(rates, (uint32_t)(first / per)), (uint32_t)first,
+                 "node_copies");
+    }
+    return FERRY_OK;
+}
+
 /* A fault of a node that no rank is on would look like one that does no harm. */
 static ferry_status check_node(const simulate_rates *rates, uint32_t n_ranks, ferry_error *error)
 {
@@ -313,6 +340,7 @@ static ferry_status predict(const simulate_request *request, const ferry_spec *s
         request->method == SIMULATE_SCHEDULE || (request->method == SIMULATE_AUTO && small);
     FY_THEN(status, schedules ? predict_by_schedule(request, plan, found, error)
                               : predict_by_classes(request, plan, rates, &bound, found, error));
+    FY_THEN(status, consider_copies(plan, rates, found, error));
     ferry_plan_destroy(plan);
     return status;
 }

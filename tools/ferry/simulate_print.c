@@ -71,7 +71,7 @@ static void print_case(const simulate_case *one, const widths *w)
     printf("  %8s  %12s  %10s  %10s  ", format_count(one->n_ranks, count),
            format_bytes((double)one->moved_bytes, moved), format_seconds(one->bound, bound),
            format_seconds(one->seconds, seconds));
-    if (one->moved_bytes == 0) {
+    if (one->moved_bytes == 0 && one->seconds <= 0) {
         printf("nothing has to travel\n");
         return;
     }

@@ -18,6 +18,7 @@ enum { MOST_AXES = 16, MOST_ORDER_AXES = 4, MOST_CLUSTER_BYTES = 1 << 20 };
 typedef struct cluster_file {
     json_t *json; /* as a spec has it */
     char name[64];
+    double copy_rate; /* in bytes per second; 0: it has none */
 } cluster_file;
 
 typedef struct simulating {
@@ -57,6 +58,24 @@ static void take_name(cluster_file *cluster, const char *path)
     json_object_del(cluster->json, "comment");
 }
 
+/* What the CPUs of a node copy together: a limit of memory, which the network of a spec has not. */
+static ferry_status take_copy_rate(simulating *s, cluster_file *cluster, const char *path)
+{
+    static const char key[] = "copy_gbytes_per_s";
+    const json_t *value = json_object_get(cluster->json, key);
+    if (value == NULL) {
+        return FERRY_OK;
+    }
+    double rate = json_is_number(value) ? json_number_value(value) : 0;
+    if (!(rate >= 1e-9 && rate <= 1e12)) {
+        return fail_with(s, "%.400s: \"copy_gbytes_per_s\" must be a number from 1e-9 to 1e12",
+                         path);
+    }
+    cluster->copy_rate = 1e9 * rate;
+    json_object_del(cluster->json, key);
+    return FERRY_OK;
+}
+
 /* A cluster is wrong for all layouts or for none: a spec of one rank shows which. */
 static ferry_status check_cluster(simulating *s, json_t *cluster, const char *path)
 {
@@ -94,6 +113,7 @@ static ferry_status read_cluster(simulating *s, const char *path)
         return fail_with(s, "%.400s: \"format\" must be \"ferry.cluster/1\"", path);
     }
     take_name(cluster, path);
+    FY_TRY(take_copy_rate(s, cluster, path));
     return check_cluster(s, json, path);
 }
 
@@ -253,15 +273,16 @@ static simulate_case *add_case(simulating *s, const simulate_case *found)
     return &cases->at[cases->n++];
 }
 
-static void predict_json(simulating *s, json_t *root, const simulate_fault *fault,
-                         simulate_case *found)
+static void predict_json(simulating *s, json_t *root, double copy_rate,
+                         const simulate_fault *fault, simulate_case *found)
 {
     const json_t *cluster = json_object_get(root, "cluster");
     double per = number_of(cluster, "ranks_per_node", 1);
     simulate_rates rates = {.ranks_per_node = per >= 1 && per < 1e9 ? (uint32_t)per : 1,
                             .rank_rate = 1e9 * number_of(cluster, "rank_gbytes_per_s", 1),
                             .node_rate = 1e9 * number_of(cluster, "node_gbytes_per_s", 1),
-                            .latency = 1e-6 * number_of(cluster, "latency_us", 0)};
+                            .latency = 1e-6 * number_of(cluster, "latency_us", 0),
+                            .copy_rate = copy_rate};
     ferry_spec *spec = NULL;
     ferry_error error = {.message = ""};
     if (fault != NULL) {
@@ -333,8 +354,8 @@ static bool next_order(size_t *order, size_t n)
 }
 
 /* The best order of all, if it is worth a hundredth of the time: behind the case as it is. */
-static ferry_status relabel(simulating *s, json_t *root, const simulate_fault *fault,
-                            const simulate_case *given)
+static ferry_status relabel(simulating *s, json_t *root, double copy_rate,
+                            const simulate_fault *fault, const simulate_case *given)
 {
     json_t *side = json_object_get(root, "destination"), *mesh = mesh_of(root, false);
     size_t n = json_array_size(mesh), order[MOST_AXES];
@@ -361,7 +382,7 @@ static ferry_status relabel(simulating *s, json_t *root, const simulate_fault *f
             return fail_memory(s);
         }
         json_object_del(side, "first_rank");
-        predict_json(s, root, fault, &found);
+        predict_json(s, root, copy_rate, fault, &found);
         if (!found.is_failed && found.seconds < best.seconds) {
             best = found;
         }
@@ -388,13 +409,13 @@ static ferry_status run_case(simulating *s, const json_t *layout, const cluster_
         status = fail_memory(s);
     }
     if (status == FERRY_OK && !found.is_failed) {
-        predict_json(s, root, fault, &found);
+        predict_json(s, root, cluster->copy_rate, fault, &found);
     }
     if (status == FERRY_OK && add_case(s, &found) == NULL) {
         status = fail_memory(s);
     }
     if (status == FERRY_OK && s->request->relabel && !found.is_failed) {
-        status = relabel(s, root, fault, &found);
+        status = relabel(s, root, cluster->copy_rate, fault, &found);
     }
     json_decref(own);
     json_decref(root);
