@@ -2,7 +2,7 @@
 # Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0
 """What ferry simulate predicts, beside what runs take.
 
-    python3 bench/simulate_calibrate.py --build build/release [--rounds 5] [--only shm,hosts]
+    python3 bench/simulate_calibrate.py --build build/release [--rounds 5] [--only shm,hosts,mixed]
             [--mib 256] [--rate 1gbit] [--json FILE]
 
 shm: ranks of this machine, sources apart from destinations. Three numbers of the machine are fitted to
@@ -11,6 +11,9 @@ latency to a small one of that. The other layouts are predicted, and run in turn
 
 hosts: namespaces with links shaped to --rate (tests/multirank/hosts.py, which needs root). The rate is
 the goodput of a plain TCP stream of the same round, and nothing is fitted.
+
+mixed: the mixed collectives by `ferry bench mixed --predict`, on 2, 4 and 8 ranks of this machine: of
+sizes that its costs were not fitted to, how many predictions are within 10 and 20 percent.
 
 Of each case the predicted seconds, the measured ones (the median of each round's), and their ratio.
 """
@@ -136,11 +139,39 @@ def hosts(arguments, ferry):
                                               for name in predicted]}
 
 
+MIXED = {"2 sum": ("--ranks", "2"), "2 gather": ("--local-dp", "2"),
+         "2 x 2": ("--local-tp", "2", "--local-dp", "2"), "4 sum": ("--ranks", "4"),
+         "4 x 2": ("--local-tp", "4", "--local-dp", "2")}
+
+
+def mixed(arguments, ferry):
+    found = {name: [] for name in MIXED}
+    names = list(MIXED)
+    for turn in range(arguments.rounds):
+        for name in names[turn % len(names):] + names[:turn % len(names)]:
+            said = ask(ferry.command, "bench", "mixed", "--json", "--predict", *MIXED[name], "-b",
+                       "8K", "-e", "16M", "--seconds", "0.05")
+            lines = [one for one in said["results"] if not one["fitted"]]
+            found[name].append([one["predicted_us"] / one["median_us"] for one in lines])
+    cases = []
+    for name in names:
+        # Of a line the median of its rounds: a round in which somebody else was busy is one of them.
+        ratios = [statistics.median(of_line) for of_line in zip(*found[name])]
+        off = [abs(ratio - 1) for ratio in ratios]
+        cases.append({"case": f"mixed {name}", "lines": len(ratios), "ratios": ratios,
+                      "within_10": sum(one <= 0.1 for one in off),
+                      "within_20": sum(one <= 0.2 for one in off),
+                      "median_off": statistics.median(off)})
+        print("mixed {0:9} {lines} lines: {within_10} within 10%, {within_20} within 20%, half within "
+              "{1:.0f}%".format(name, 100 * cases[-1]["median_off"], **cases[-1]), flush=True)
+    return {"cases": cases}
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--build", required=True, type=pathlib.Path)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--only", default="shm,hosts")
+    parser.add_argument("--only", default="shm,hosts,mixed")
     parser.add_argument("--mib", type=int, default=256)
     parser.add_argument("--rate", default="1gbit", help="of every link, each way, for tc")
     parser.add_argument("--json")
@@ -150,7 +181,7 @@ def main():
     result = {**honest.begin(arguments.rounds, arguments.patience), "mib": arguments.mib}
     with tempfile.TemporaryDirectory() as folder:
         ferry = Ferry(arguments.build, folder)
-        for name, work in (("shm", shm), ("hosts", hosts)):
+        for name, work in (("shm", shm), ("hosts", hosts), ("mixed", mixed)):
             if name in arguments.only.split(","):
                 result[name] = work(arguments, ferry)
                 honest.end(result)

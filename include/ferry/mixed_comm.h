@@ -304,6 +304,57 @@ FERRY_API ferry_status ferry_mixed_comm_get_counts(const ferry_mixed_comm *comm,
 /* Counts from 0 again. */
 FERRY_API ferry_status ferry_mixed_comm_reset_counts(ferry_mixed_comm *comm, ferry_error *error);
 
+/*
+ * The calls of a handle as they would be, without ranks: for what a choice comes to before anything
+ * is started. It is of one rank, which the options name with the sizes of its world, node and
+ * nodes; what they say of engines, tables and queues is not looked at, and grid_size 0 is one lane.
+ * multicast: ranks of a node could read each other's memory in place.
+ */
+typedef struct ferry_mixed_outline ferry_mixed_outline;
+
+/* A parameter that does not fit is FERRY_ERR_INVALID_INPUT, as ferry_mixed_comm_create has it. */
+FERRY_API ferry_status ferry_mixed_outline_create(const ferry_mixed_comm_options *options,
+                                                  bool multicast, ferry_mixed_outline **outline_out,
+                                                  ferry_error *error);
+/* NULL is allowed. */
+FERRY_API void ferry_mixed_outline_destroy(ferry_mixed_outline *outline);
+
+/* The operations and modes that such a handle would have, but AUTOTUNE. */
+FERRY_API ferry_status ferry_mixed_outline_get_valid_op_list(const ferry_mixed_outline *outline,
+                                                             uint32_t *ops_out, size_t room,
+                                                             size_t *n_out, ferry_error *error);
+/* The modes: see above. */
+FERRY_API ferry_status ferry_mixed_outline_get_valid_mode_list(const ferry_mixed_outline *outline,
+                                                               uint32_t *modes_out, size_t room,
+                                                               size_t *n_out, ferry_error *error);
+
+/* What the rank does in one call whose output has memory of its own. */
+typedef struct ferry_mixed_work {
+    size_t struct_size;
+    uint32_t n_lanes;              /* that have something to do */
+    bool is_pipelined;             /* a step is begun before the one before it has ended */
+    uint64_t n_steps;              /* blocks, of the longest lane */
+    uint64_t n_inside_waits;       /* in each of them, for ranks of this node only */
+    uint64_t n_between_waits;      /* in each of them, for ranks of other nodes, too */
+    uint64_t inside_bytes_written; /* these three as ferry_mixed_counts has them */
+    uint64_t inside_bytes_read;
+    uint64_t between_bytes;
+    uint64_t own_bytes_written; /* to memory between stages that no other rank of the node reads */
+    uint64_t own_bytes_read;    /* of that, and of what came from other nodes */
+    uint64_t tensor_bytes_read; /* of the input, and of what the output has already */
+    uint64_t tensor_bytes_written;
+} ferry_mixed_work;
+
+#define FERRY_MIXED_WORK_INIT                                                                      \
+    {                                                                                              \
+        sizeof(ferry_mixed_work), 0, false, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0                           \
+    }
+
+/* Of a piece of `count` elements: of the input; of what scatters, of a chunk of it. */
+FERRY_API ferry_status ferry_mixed_outline_count(const ferry_mixed_outline *outline, uint32_t op,
+                                                 uint32_t mode, uint64_t count,
+                                                 ferry_mixed_work *work_out, ferry_error *error);
+
 #define FERRY_MIXED_ENGINE_BYTES 64
 
 /* The topology and the engines of a handle, with what options left open filled in. */

@@ -123,6 +123,11 @@ static inline uint64_t fy_comm_object(const ferry_mixed_comm *comm)
 void fy_comm_work_add(ferry_mixed_comm *comm, uint32_t number);
 
 /* comm_create.c */
+/* What needs no world of options whose defaults are filled in. */
+ferry_status fy_mix_options_check(const ferry_mixed_comm_options *options, ferry_error *error);
+fy_topology_wish fy_mix_options_wish(const ferry_mixed_comm_options *options);
+/* As many numbers as there is room for, and how many there are. */
+void fy_mix_give_list(const uint32_t *list, size_t n, uint32_t *out, size_t room, size_t *n_out);
 bool fy_comm_has_mode(const ferry_mixed_comm *comm, uint32_t mode);
 
 /* comm_memory.c: what the two init calls do, and its end. */

@@ -16,7 +16,7 @@
 
 enum { MOST_LANES = 1024 };
 
-static ferry_status check_options(const ferry_mixed_comm_options *options, ferry_error *error)
+ferry_status fy_mix_options_check(const ferry_mixed_comm_options *options, ferry_error *error)
 {
     if (options->dtype != FERRY_F16 && options->dtype != FERRY_BF16 &&
         options->dtype != FERRY_F32) {
@@ -72,13 +72,17 @@ static ferry_status wish_of_world(const ferry_world *world, fy_topology_wish *wi
     return FERRY_OK;
 }
 
+fy_topology_wish fy_mix_options_wish(const ferry_mixed_comm_options *o)
+{
+    return (fy_topology_wish){o->world_rank,    o->world_size,   o->local_rank,    o->local_size,
+                              o->inter_rank,    o->inter_size,   o->local_tp_size, o->local_dp_size,
+                              o->inter_tp_size, o->inter_dp_size};
+}
+
 static ferry_status find_topology(const ferry_world *world, const ferry_mixed_comm_options *options,
                                   fy_topology *topology_out, ferry_error *error)
 {
-    fy_topology_wish wish = {options->world_rank,    options->world_size,    options->local_rank,
-                             options->local_size,    options->inter_rank,    options->inter_size,
-                             options->local_tp_size, options->local_dp_size, options->inter_tp_size,
-                             options->inter_dp_size};
+    fy_topology_wish wish = fy_mix_options_wish(options);
     ferry_status status = FERRY_OK;
     if (wish.world_size == 0 && wish.local_size == 0 && wish.inter_size == 0) {
         status = wish_of_world(world, &wish, error);
@@ -195,7 +199,7 @@ static void list_ops(ferry_mixed_comm *comm)
 static ferry_status set_up(ferry_mixed_comm *comm, ferry_error *error)
 {
     ferry_mixed_comm_options *o = &comm->options;
-    ferry_status status = check_options(o, error);
+    ferry_status status = fy_mix_options_check(o, error);
     FY_THEN(status, find_topology(comm->world, o, &comm->program.topology, error));
     if (status == FERRY_OK && o->transport != NULL && o->transport->world != comm->world) {
         status = fy_fail(error, FERRY_ERR_MISUSE,
@@ -205,11 +209,7 @@ static ferry_status set_up(ferry_mixed_comm *comm, ferry_error *error)
     if (status != FERRY_OK) {
         return status;
     }
-    comm->program.type = o->dtype == FERRY_F16    ? FY_SUM_F16
-                         : o->dtype == FERRY_BF16 ? FY_SUM_BF16
-                                                  : FY_SUM_F32;
-    comm->program.element_bytes = (uint32_t)fy_sum_type_bytes(comm->program.type);
-    comm->program.dtype = o->dtype;
+    fy_mix_program_take_type(&comm->program, o->dtype);
     comm->host_verbs = &fy_mix_host_verbs;
     comm->far_verbs = &fy_mix_far_verbs;
     comm->request = fy_alloc_zeroed(1, sizeof *comm->request);
@@ -312,7 +312,7 @@ static ferry_status check_query(const ferry_mixed_comm *comm, const void *out, c
 }
 
 /* As many numbers as the caller has room for; how many there are is said in any case. */
-static void give_list(const uint32_t *list, size_t n, uint32_t *out, size_t room, size_t *n_out)
+void fy_mix_give_list(const uint32_t *list, size_t n, uint32_t *out, size_t room, size_t *n_out)
 {
     memcpy(out, list, fy_min(n, room) * sizeof *list);
     *n_out = n;
@@ -324,7 +324,7 @@ ferry_status ferry_mixed_comm_get_valid_op_list(const ferry_mixed_comm *comm, ui
     ferry_status status =
         check_query(comm, ops_out == NULL ? NULL : n_out, "get_valid_op_list", error);
     if (status == FERRY_OK) {
-        give_list(comm->ops, comm->n_ops, ops_out, room, n_out);
+        fy_mix_give_list(comm->ops, comm->n_ops, ops_out, room, n_out);
     }
     return status;
 }
@@ -345,7 +345,7 @@ ferry_status ferry_mixed_comm_get_valid_mode_list(const ferry_mixed_comm *comm, 
     ferry_status status =
         check_query(comm, modes_out == NULL ? NULL : n_out, "get_valid_mode_list", error);
     if (status == FERRY_OK) {
-        give_list(comm->modes, comm->n_modes, modes_out, room, n_out);
+        fy_mix_give_list(comm->modes, comm->n_modes, modes_out, room, n_out);
     }
     return status;
 }

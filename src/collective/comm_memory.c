@@ -8,10 +8,6 @@
 
 #include <string.h>
 
-/* Inside a node blocks of a few hundred KiB stay in the caches; between nodes puts want length. */
-static const uint64_t STAGING_INSIDE = (uint64_t)16 << 20;
-static const uint64_t STAGING_BETWEEN = (uint64_t)64 << 20;
-
 static uint32_t rank_of_local(const fy_topology *t, uint32_t local_rank)
 {
     return local_rank + t->inter_rank * t->local_size;
@@ -34,33 +30,15 @@ static ferry_status find_mapped(ferry_mixed_comm *comm, ferry_error *error)
     return FERRY_OK;
 }
 
-static ferry_status build_schedule(ferry_mixed_comm *comm, uint32_t op, uint32_t mode,
-                                   ferry_error *error)
+static void list_modes(ferry_mixed_comm *comm)
 {
-    fy_mix_schedule_options options = {comm->options.deterministic, comm->program.mapped};
-    fy_mix_schedule *built = fy_alloc_zeroed(1, sizeof *built);
-    if (built == NULL) {
-        return fy_fail_no_memory(error, "a schedule");
-    }
-    comm->program.schedules[op][mode] = built;
-    return fy_mix_schedule_build(&comm->program.topology, op, mode, &options, built, error);
-}
-
-static ferry_status build_schedules(ferry_mixed_comm *comm, ferry_error *error)
-{
-    ferry_status status = FERRY_OK;
     comm->n_modes = 0;
     for (uint32_t mode = FERRY_MIXED_FUSED_WAITS_MULTICAST; mode < FERRY_MIXED_N_MODES; mode++) {
-        if (!fy_topology_has_mode(&comm->program.topology, mode, comm->program.mapped,
-                                  comm->options.deterministic)) {
-            continue;
-        }
-        comm->modes[comm->n_modes++] = mode;
-        for (size_t i = 0; status == FERRY_OK && i < comm->n_ops; i++) {
-            status = build_schedule(comm, comm->ops[i], mode, error);
+        if (fy_topology_has_mode(&comm->program.topology, mode, comm->program.mapped,
+                                 comm->options.deterministic)) {
+            comm->modes[comm->n_modes++] = mode;
         }
     }
-    return status;
 }
 
 static size_t most_sources(const ferry_mixed_comm *comm)
@@ -103,36 +81,6 @@ static ferry_status make_lanes(ferry_mixed_comm *comm, ferry_error *error)
                                      : FERRY_OK;
 }
 
-/*
- * A block's size counts what a worker takes at a time. A thread of a GPU takes 16 bytes; here it is
- * FERRY_MIXED_BLOCK_BYTES, so that the smallest block of several steps, 256 of them, costs more
- * than the hand-off between two ranks on one core.
- */
-static uint32_t lines_of(uint32_t block_size)
-{
-    uint64_t lines = (uint64_t)block_size * (FERRY_MIXED_BLOCK_BYTES / FY_MIX_LINE_BYTES);
-    return lines < UINT32_MAX ? (uint32_t)lines : UINT32_MAX;
-}
-
-static void make_layout(ferry_mixed_comm *comm)
-{
-    uint64_t staging = comm->options.staging_bytes;
-    if (staging == 0) {
-        staging = comm->program.topology.inter_size > 1 ? STAGING_BETWEEN : STAGING_INSIDE;
-    }
-    uint64_t wished = (uint64_t)comm->options.max_block_size * FERRY_MIXED_BLOCK_BYTES;
-    fy_mix_layout_make(&comm->program, fy_mix_layout_fit(&comm->program, wished, staging),
-                       &comm->program.layout);
-    comm->program.limits = (fy_geometry_limits){
-        .n_lanes = comm->program.n_lanes,
-        .most_lines = (uint32_t)(comm->program.layout.most_elements * comm->program.element_bytes /
-                                 FY_MIX_LINE_BYTES),
-        .max_lines = lines_of(comm->options.max_block_size),
-        .min_lines = lines_of(comm->options.min_block_size),
-        .min_steps = comm->options.min_num_steps,
-    };
-}
-
 /* Where the node's ranks have their parts of a region. */
 static ferry_status find_peers(const ferry_mixed_comm *comm, const ferry_region *region,
                                char ***peers_out, ferry_error *error)
@@ -167,11 +115,9 @@ static ferry_status find_bells(ferry_mixed_comm *comm, ferry_error *error)
 /* What needs no other rank; a failure of one must become that of all. */
 static ferry_status prepare(ferry_mixed_comm *comm, ferry_error *error)
 {
-    ferry_status status = build_schedules(comm, error);
-    if (status == FERRY_OK) {
-        make_layout(comm);
-        status = make_lanes(comm, error);
-    }
+    list_modes(comm);
+    ferry_status status = fy_mix_program_make(&comm->program, &comm->options, error);
+    FY_THEN(status, make_lanes(comm, error));
     return status == FERRY_OK ? find_bells(comm, error) : status;
 }
 
@@ -261,19 +207,6 @@ ferry_status ferry_mixed_comm_init_nvshmem(ferry_mixed_comm *comm, ferry_error *
                        comm == NULL ? NULL : &comm->between_ready, error);
 }
 
-static void free_schedules(ferry_mixed_comm *comm)
-{
-    for (uint32_t op = 0; op < FERRY_MIXED_N_OPS; op++) {
-        for (uint32_t mode = 0; mode < FERRY_MIXED_N_MODES; mode++) {
-            if (comm->program.schedules[op][mode] != NULL) {
-                fy_mix_schedule_cleanup(comm->program.schedules[op][mode]);
-                fy_free(comm->program.schedules[op][mode]);
-                comm->program.schedules[op][mode] = NULL;
-            }
-        }
-    }
-}
-
 void fy_comm_close(ferry_mixed_comm *comm)
 {
     /* First what may still read and write boxes. */
@@ -303,7 +236,7 @@ void fy_comm_close(ferry_mixed_comm *comm)
     fy_free(comm->meeting);
     comm->state.lanes = NULL;
     comm->meeting = NULL;
-    free_schedules(comm);
+    fy_mix_program_cleanup(&comm->program);
     ferry_transport_close(comm->wires.transport);
     comm->wires.transport = NULL;
     comm->opened = comm->inside_ready = comm->between_ready = false;

@@ -58,6 +58,16 @@ typedef struct fy_mix_program {
     fy_geometry_limits limits;
 } fy_mix_program;
 
+/*
+ * program.c: pure. topology, type, n_lanes and mapped are set; the rest follows from the options: a
+ * schedule of each operation in each mode that the topology has, boxes and limits.
+ * FERRY_ERR_NO_MEMORY is the only failure; what there is then is for cleanup.
+ */
+ferry_status fy_mix_program_make(fy_mix_program *program, const ferry_mixed_comm_options *options,
+                                 ferry_error *error);
+void fy_mix_program_take_type(fy_mix_program *program, uint32_t dtype);
+void fy_mix_program_cleanup(fy_mix_program *program); /* zeroed is allowed */
+
 /* layout.c: pure. Boxes for all schedules with blocks of most_elements. */
 void fy_mix_layout_make(const fy_mix_program *program, uint64_t most_elements,
                         fy_mix_layout *layout_out);

@@ -187,8 +187,7 @@ typedef struct handle_rank {
     pthread_t thread;
 } handle_rank;
 
-static ferry_status open_handle(const handle_rank *r, ferry_mixed_comm **comm_out,
-                                ferry_error *error)
+static ferry_mixed_comm_options options_of(const handle_rank *r)
 {
     ferry_mixed_comm_options o = FERRY_MIXED_COMM_OPTIONS_INIT;
     fy_topology_wish at = wish_for(r->s, r->rank);
@@ -207,7 +206,26 @@ static ferry_status open_handle(const handle_rank *r, ferry_mixed_comm **comm_ou
     o.grid_size = 1;
     o.max_block_size = 2 * at.world_size;
     o.min_block_size = 2 * at.world_size;
-    return ferry_mixed_comm_create(r->world, &o, comm_out, error);
+    return o;
+}
+
+/* What the outline says of a call is what the handle has counted; true as well if it cannot. */
+static bool is_outlined(handle_rank *r, const ferry_mixed_comm *comm, uint32_t op, uint32_t mode,
+                        const ferry_mixed_counts *counts, uint64_t n)
+{
+    ferry_mixed_comm_options o = options_of(r);
+    ferry_mixed_comm_info info = FERRY_MIXED_COMM_INFO_INIT;
+    ferry_mixed_outline *outline = NULL;
+    ferry_mixed_work w = FERRY_MIXED_WORK_INIT;
+    bool same = ferry_mixed_comm_get_info(comm, &info, NULL) == FERRY_OK &&
+                ferry_mixed_outline_create(&o, info.multicast, &outline, NULL) == FERRY_OK &&
+                ferry_mixed_outline_count(outline, op, mode, n, &w, NULL) == FERRY_OK;
+    ferry_mixed_outline_destroy(outline);
+    return same && w.n_steps == counts->n_steps && w.n_lanes == 1 &&
+           w.n_steps * (w.n_inside_waits + w.n_between_waits) == counts->n_waits &&
+           w.inside_bytes_written == counts->inside_bytes_written &&
+           w.inside_bytes_read == counts->inside_bytes_read &&
+           w.between_bytes == counts->between_bytes;
 }
 
 static void compare_counts(handle_rank *r, uint32_t op, uint32_t mode,
@@ -255,6 +273,10 @@ static ferry_status run_one(handle_rank *r, ferry_mixed_comm *comm, uint32_t op,
     }
     if (status == FERRY_OK) {
         compare_counts(r, op, mode, &counts, n, e);
+        if (!is_outlined(r, comm, op, mode, &counts, n) && r->wrong[0] == '\0') {
+            snprintf(r->wrong, sizeof r->wrong, "rank %u, %s, %s: the outline counts otherwise",
+                     r->rank, ferry_mixed_op_name(op), ferry_mixed_mode_name(mode));
+        }
         r->n_runs++;
     }
     free(in);
@@ -283,7 +305,8 @@ static void *be_rank(void *argument)
     handle_rank *r = argument;
     ferry_mixed_comm *comm = NULL;
     ferry_error error;
-    ferry_status status = open_handle(r, &comm, &error);
+    ferry_mixed_comm_options o = options_of(r);
+    ferry_status status = ferry_mixed_comm_create(r->world, &o, &comm, &error);
     if (status == FERRY_OK) {
         status = run_all_of(r, comm, &error);
     }

@@ -497,6 +497,213 @@ def case_show_refuses():
     assert (status, err.count("\n")) == (1, 1) and path in err, err
 
 
+def moved(shape, op, mode, m, p):
+    """What a rank of a fused mode does: docs/collectives.md, row by row and in its letters."""
+    a, b, c, d = shape[1:]
+    local, nodes = a * b, c * d
+    multicast = mode.endswith("multicast")
+    gathers = op in ("all-reduce", "all-gather", "all-reduce-all-gather")
+    if "waits" in mode:
+        if gathers:
+            k, between = (local > 1) * (1 if multicast else local - 1), (nodes - 1) * m
+        else:
+            k, between = (b if a > 1 else b - 1) if multicast else local - 1, (nodes - 1) * p
+        waits, written, read = ((nodes > 1), (local > 1)), d * k * m, d * (local - 1) * m
+    elif gathers:
+        k = (local > 1) * (1 if multicast else local - 1)
+        written = (a - 1 + d * k) * m / a
+        read = (a - 1 + d * (local - 1)) * m / a
+        waits, between = ((nodes > 1), 2), (nodes - 1) * p / a
+        if "bytes2" in mode:
+            waits = (2, (a > 1) + (local > 1))
+            between = ((c - 1) * p + (nodes - 1) * m) / (a * c)
+    else:
+        k = (a > 1) * (1 if multicast else a - 1)
+        written = (d * (local - 1) + k) * m / a
+        read = (d * (local - 1) + a - 1) * m / a
+        waits, between = ((nodes > 1), 2), (nodes - 1) * p / a
+        if "bytes2" in mode:
+            waits = (2, (local > 1) + (a > 1))
+            between = ((nodes - 1) * p + (c - 1) * m) / (a * c)
+    return {"between_wait_us": waits[0], "wait_us": waits[1], "write_gbytes_per_s": written / 1e3,
+            "read_gbytes_per_s": read / 1e3, "between_gbytes_per_s": between / 1e3}
+
+
+def predicted(folder, costs, *words):
+    path = os.path.join(folder, "costs.json")
+    with open(path, "w", encoding="utf-8") as file:
+        json.dump({"format": "ferry.costs/1", **costs}, file)
+    return bench("--predict", "--costs", path, *words)
+
+
+def by_line(about):
+    return {(one["op"], one["mode"], one["bytes"]): one["predicted_us"] for one in about["results"]}
+
+
+def case_predicted_parts():
+    """Each cost alone is how often it is paid: in all shapes, what the page's table says."""
+    piece = 64 * 2 * 144  # lines that all divisors divide, in one step
+    n = 0
+    with tempfile.TemporaryDirectory() as folder:
+        for shape in SHAPES:
+            words = (*shape.words.split(), "-b", str(piece), "-e", str(piece))
+            for key in ("wait_us", "between_wait_us", "write_gbytes_per_s", "read_gbytes_per_s",
+                        "between_gbytes_per_s"):
+                if shape.inter_tp * shape.inter_dp > 1 and key[:4] in ("writ", "read"):
+                    continue  # what is put passes through memory of the rank's own, too
+                about = predicted(folder, {key: 1}, *words)
+                found = by_line(about)
+                fused = [line for line in found if "fused" in line[1]]
+                for line in fused:
+                    wanted = moved(shape, *line[:2], piece, piece)[key]
+                    assert abs(found[line] - wanted) < 1e-3, (shape, key, line, found[line], wanted)
+                    n += wanted > 0
+                modes = [mode for mode in offered_modes(shape) for _ in offered_ops(shape)]
+                assert len(found) == len(modes) or key != "wait_us", (shape, found)
+    assert n > 150, n
+
+
+def case_predicted_rings():
+    """A ring waits once a neighbour and step, and each step waits for the one before."""
+    with tempfile.TemporaryDirectory() as folder:
+        for ranks in (2, 3, 5):
+            words = ("--ranks", str(ranks), "--mode", "base-one", "-b", "16K", "-e", "16K")
+            found = predicted(folder, {"turn_us": 1, "wait_us": 100}, *words)["results"]
+            assert [one["predicted_us"] for one in found] == [2 * (ranks - 1)], found
+        once, often = (predicted(folder, {"turn_us": 1}, "--ranks", "2", "--mode", "base-one", "-b",
+                                 size, "-e", size)["results"][0]["predicted_us"]
+                       for size in ("16K", "64M"))
+        assert often > 100 * once, (once, often)
+
+
+def case_predicted_of_processors():
+    words = ("--local-tp", "2", "--local-dp", "3", "-b", "64K", "-e", "64K")
+    with tempfile.TemporaryDirectory() as folder:
+        for key, grows in (("write_gbytes_per_s", True), ("tensors", True), ("call_us", False),
+                           ("wait_us", False)):
+            own, four, one = (by_line(predicted(folder, {key: 2, **more}, *words))
+                              for more in ({}, {"processors": 4}, {"processors": 1}))
+            for line in own:
+                if "fused" in line[1]:
+                    assert abs(four[line] - own[line] * (1.5 if grows else 1)) < 1e-3, (key, line)
+                    assert abs(one[line] - own[line] * (6 if grows else 1)) < 1e-3, (key, line)
+
+
+def case_predicted_parts_that_overlap():
+    """The busiest part, and of the others what one step takes."""
+    costs = {"write_gbytes_per_s": 3, "read_gbytes_per_s": 2, "tensors": 5}
+    with tempfile.TemporaryDirectory() as folder:
+        for size in ("16K", "64M"):
+            words = ("--local-tp", "2", "--local-dp", "2", "-b", size, "-e", size)
+            alone = [by_line(predicted(folder, {key: costs[key]}, *words)) for key in costs]
+            added = by_line(predicted(folder, costs, *words))
+            steps = by_line(predicted(folder, {"step_us": 1, "wait_us": 1}, *words))
+            hidden = by_line(predicted(folder, {**costs, "overlaps": True}, *words))
+            for line in added:
+                parts = [one[line] for one in alone]
+                assert abs(added[line] / sum(parts) - 1) < 1e-6, line
+                n_steps = 1 if size == "16K" else None
+                if "fused-waits" in line[1]:  # which waits once in each of its steps
+                    n_steps = steps[line]
+                least = max(parts) + (sum(parts) - max(parts)) / (n_steps or 1e9)
+                assert abs(hidden[line] / least - 1) < (1e-4 if n_steps else 0.1), (line, hidden)
+
+
+def case_predicted_tensors_by_size():
+    words = ("--ranks", "2", "--mode", "fused-waits-multicast", "-b", "8K", "-e", "4M", "-f", "8")
+    with tempfile.TemporaryDirectory() as folder:
+        flat = [one["predicted_us"] for one in predicted(folder, {"tensors": 1}, *words)["results"]]
+        bent = predicted(folder, {"tensors": [[8192, 1], [512 << 10, 2]]}, *words)["results"]
+        shares = [one["predicted_us"] / all_one for one, all_one in zip(bent, flat)]
+        assert len(shares) == 4
+        for share, wanted in zip(shares, (1, 0.75, 0.5, 0.5)):
+            assert abs(share - wanted) < 1e-6, shares
+
+
+def case_predicted_table():
+    with tempfile.TemporaryDirectory() as folder:
+        costs = {"name": "made up", "call_us": 5, "wait_us": 1, "turn_us": 2, "read_gbytes_per_s": 20}
+        about = predicted(folder, costs, "--local-tp", "2", "--local-dp", "2", "--sizes", "8K:16K")
+        assert about["costs"]["name"] == "made up" and about["ranks"] == 4
+        lines = about["results"]
+        for op in offered_ops(Shape("", 2, 2, 1, 1)):
+            for size in (8192, 16384):
+                these = [one for one in lines if (one["op"], one["bytes"]) == (op, size)]
+                best = min(these, key=lambda one: one["predicted_us"])
+                assert [one for one in these if one["fastest"]] == [best], these
+        out = good("bench", "mixed", "--predict", "--costs", os.path.join(folder, "costs.json"),
+                   "--local-tp", "2", "--local-dp", "2", "--sizes", "8K:16K")
+        rows = [line.split() for line in out.splitlines() if not line.startswith("#")]
+        assert "nothing was run" in out and "made up" in out and len(rows) == len(lines), out
+        assert sum(row[-1] == "<" for row in rows) == 4, out
+        for row, line in zip(rows, lines):
+            assert (row[0], row[2]) == (str(line["bytes"]), line["mode"])
+            assert abs(float(row[3]) - line["predicted_us"]) < 0.006, (row, line)
+
+
+def case_predicted_beside_measured():
+    """The costs that it saves predict the same without ranks; the summary is that of its lines."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "fitted.json")
+        words = ("--local-tp", "2", "--local-dp", "2", "--grid", "1", "-b", "8K", "-e", "256K")
+        about = bench(*words, *THREADS, "--seconds", "0.002", "--predict", "--save-costs", path)
+        lines = about["results"]
+        assert [one["fitted"] for one in lines[::6][:6]] == [True, False, False, True, False, True]
+        assert all(one["predicted_us"] > 0 for one in lines)
+        off = [abs(one["predicted_us"] / one["median_us"] - 1) for one in lines if not one["fitted"]]
+        assert about["predictions"] == {"fitted": 36, "n": len(off),
+                                        "within_10": sum(one <= 0.1 for one in off),
+                                        "within_20": sum(one <= 0.2 for one in off)}, about
+        with open(path, encoding="utf-8") as file:
+            saved = json.load(file)
+        assert saved == about["costs"] and saved["processors"] == len(os.sched_getaffinity(0))
+        again = by_line(bench(*words, "--predict", "--costs", path))
+        for one in lines:
+            line = (one["op"], one["mode"], one["bytes"])
+            assert abs(again[line] / one["predicted_us"] - 1) < 1e-4, (one, again[line])
+        out = good("bench", "mixed", *words, *THREADS, "--seconds", "0.002", "--predict")
+        assert re.search(r"^# Predictions +: \d+ of 36 within 10%, \d+ within 20%, half within "
+                         r"\d+%, at sizes that costs were not fitted to \(36 calls\)$", out, re.M), out
+        one_size = good("bench", "mixed", *THREADS, *FEW[:4], "-b", "8K", "-e", "8K", "--predict")
+        assert "take four sizes or more" in one_size and " =\n" in one_size, one_size
+
+
+def case_predict_refuses():
+    for words, says in (
+            (("--costs", "x"), "--costs goes with --predict"),
+            (("--save-costs", "x"), "--save-costs goes with --predict"),
+            (("--predict", "--costs", "x", "--save-costs", "y"), "nothing is"),
+            (("--predict", "--costs", "x", "--check"), "combined with --check"),
+            (("--predict", "--costs", "x", "--autotune"), "combined with --autotune"),
+            (("--predict", "--costs", "x", "--join"), "combined with --join"),
+            (("--predict", "--costs", "x", "--mode", "default"), "one of the others")):
+        status, out, err = ask("bench", "mixed", *words)
+        assert (status, out) == (2, "") and says in err and err.count("\n") == 1, (words, err)
+    head = '{"format":"ferry.costs/1",'
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "bad.json")
+        for text, says in (
+                ("{", "line 1"), ("[]", "format"), ('{"format":"ferry.cluster/1"}', "ferry.costs/1"),
+                (head + '"extra":1}', 'unknown key "extra"'), (head + '"wait_us":-1}', '"wait_us"'),
+                (head + '"wait_us":"1"}', '"wait_us"'), (head + '"wait_us":1e10}', '"wait_us"'),
+                (head + '"read_gbytes_per_s":0}', '"read_gbytes_per_s"'),
+                (head + '"processors":0}', '"processors"'), (head + '"processors":1.5}', '"processors"'),
+                (head + '"overlaps":1}', '"overlaps"'), (head + '"tensors":[]}', '"tensors"'),
+                (head + '"tensors":[[8,1],[8,1]]}', "ascending"), (head + '"tensors":[[8]]}', "pairs"),
+                (head + '"tensors":[[8,0]]}', '"tensors"'), (head + '"tensors":null}', '"tensors"'),
+                (head + '"tensors":' + json.dumps([[i + 1, 1] for i in range(17)]) + "}", "1 to 16")):
+            with open(path, "w", encoding="utf-8") as file:
+                file.write(text)
+            status, out, err = ask("bench", "mixed", "--predict", "--costs", path)
+            assert (status, out, err.count("\n")) == (1, "", 1), (text, status, out, err)
+            assert says in err and path in err, (text, err)
+        status, out, err = ask("bench", "mixed", *THREADS, *FEW, "--predict", "--save-costs",
+                               os.path.join(folder, "no", "such"))
+        assert status == 1 and err.count("\n") == 1 and "no/such" in err, err
+    status, out, err = ask("bench", "mixed", "--predict", "--costs", "/nowhere.json")
+    assert (status, out) == (1, "") and "/nowhere.json" in err, err
+
+
 def begin(arguments):
     check_bench.FERRY = FERRY
 

@@ -16,7 +16,7 @@
 
 static const double PROBE_SECONDS = 0.3;
 
-static uint64_t next_size(const mixed_request *r, uint64_t bytes)
+uint64_t mixed_next_size(const mixed_request *r, uint64_t bytes)
 {
     return r->step_bytes != 0 ? bytes + r->step_bytes : bytes * r->step_factor;
 }
@@ -27,7 +27,7 @@ static ferry_status run_lines(mixed_bench *b, ferry_error *error)
     uint32_t element = mixed_element_bytes(b->rank.info.dtype);
     ferry_status status = FERRY_OK;
     for (size_t op = 0; op < b->n_ops; op++) {
-        for (uint64_t bytes = r->least; bytes <= r->most; bytes = next_size(r, bytes)) {
+        for (uint64_t bytes = r->least; bytes <= r->most; bytes = mixed_next_size(r, bytes)) {
             for (size_t mode = 0; mode < b->n_modes && status == FERRY_OK; mode++) {
                 mixed_line line = {.op = b->ops[op],
                                    .mode = b->modes[mode],
@@ -38,6 +38,85 @@ static ferry_status run_lines(mixed_bench *b, ferry_error *error)
         }
     }
     return status;
+}
+
+/* ---- what is predicted ---- */
+
+/* Every third size, and the last: what lies between is predicted by what it does not know. */
+static ferry_status time_fit(mixed_bench *b, uint64_t bytes, ferry_error *error)
+{
+    uint32_t element = mixed_element_bytes(b->rank.info.dtype);
+    for (size_t op = 0; op < b->n_ops; op++) {
+        for (size_t mode = 0; mode < b->n_modes; mode++) {
+            mixed_line line = {.op = b->ops[op],
+                               .mode = b->modes[mode],
+                               .bytes = bytes / element * element,
+                               .count = bytes / element};
+            FY_TRY(mixed_time_line(b, &line, error));
+            b->fit[b->n_fit++] = (mixed_sample){line.op, line.mode, line.bytes, line.count,
+                                                line.forms[MIXED_OUT_OF_PLACE].seconds};
+        }
+    }
+    return FERRY_OK;
+}
+
+static ferry_status time_fits(mixed_bench *b, ferry_error *error)
+{
+    const mixed_request *r = b->request;
+    uint64_t n_sizes = 0;
+    size_t stride = 3;
+    for (uint64_t bytes = r->least; bytes <= r->most; bytes = mixed_next_size(r, bytes)) {
+        n_sizes++;
+    }
+    while ((n_sizes + stride - 1) / stride + 1 > MIXED_MOST_KNOTS) {
+        stride++;
+    }
+    b->fit = calloc(MIXED_MOST_KNOTS * b->n_ops * b->n_modes, sizeof *b->fit);
+    FY_TRY(b->fit == NULL ? mixed_fail(error, FERRY_ERR_NO_MEMORY, "out of memory") : FERRY_OK);
+    uint64_t number = 0;
+    for (uint64_t bytes = r->least; bytes <= r->most; bytes = mixed_next_size(r, bytes), number++) {
+        if (number % stride == 0 || number + 1 == n_sizes) {
+            FY_TRY(time_fit(b, bytes, error));
+        }
+    }
+    b->report.off = calloc(n_sizes * b->n_ops * b->n_modes, sizeof *b->report.off);
+    return b->report.off == NULL ? mixed_fail(error, FERRY_ERR_NO_MEMORY, "out of memory")
+                                 : FERRY_OK;
+}
+
+/* The handle's own sizes, whoever has chosen them. */
+static ferry_status open_outlines(mixed_bench *b, ferry_error *error)
+{
+    const ferry_mixed_comm_info *info = &b->rank.info;
+    ferry_mixed_comm_options o = mixed_options_of(b->request);
+    bool alone = b->request->join && !b->request->started;
+    o.world_size = info->world_size;
+    o.local_size = info->local_size;
+    o.inter_size = info->inter_size;
+    o.local_tp_size = info->local_tp_size;
+    o.local_dp_size = info->local_dp_size;
+    o.inter_tp_size = info->inter_tp_size;
+    o.inter_dp_size = info->inter_dp_size;
+    o.grid_size = info->grid_size;
+    return mixed_outlines_open(&o, info->multicast, alone ? info->local_size : info->world_size,
+                               &b->outlines, error);
+}
+
+/* All ranks measure; rank 0 alone fits, and predicts. */
+static ferry_status fit_costs(mixed_bench *b, ferry_error *error)
+{
+    FY_TRY(time_fits(b, error));
+    if (b->rank.rank != 0) {
+        return FERRY_OK;
+    }
+    b->costs = (mixed_costs){.name = "this machine", .processors = b->rank.n_processors};
+    FY_TRY(open_outlines(b, error));
+    FY_TRY(mixed_fit(b->fit, b->n_fit, &b->outlines, &b->costs, error));
+    b->report.costs = &b->costs;
+    b->report.n_fitted = b->n_fit;
+    return b->request->save_costs == NULL
+               ? FERRY_OK
+               : mixed_costs_save(&b->costs, b->request->save_costs, error);
 }
 
 /* ---- what is measured ---- */
@@ -54,9 +133,8 @@ static void list_names(const uint32_t *list, size_t n, name_fn name, char *text,
     }
 }
 
-/* Leaves the one that was asked for. DEFAULT is a mode, though in no list. */
-static ferry_status choose(uint32_t *list, size_t *n, uint32_t wanted, bool is_mode,
-                           ferry_error *error)
+ferry_status mixed_choose(uint32_t *list, size_t *n, uint32_t wanted, bool is_mode,
+                          ferry_error *error)
 {
     name_fn name = is_mode ? ferry_mixed_mode_name : ferry_mixed_op_name;
     char text[256];
@@ -84,8 +162,8 @@ static ferry_status choose_lines(mixed_bench *b, ferry_error *error)
         ferry_mixed_comm_get_valid_op_list(comm, b->ops, FERRY_MIXED_N_OPS, &b->n_ops, error);
     FY_THEN(status, ferry_mixed_comm_get_valid_mode_list(comm, b->modes, FERRY_MIXED_N_MODES,
                                                          &b->n_modes, error));
-    FY_THEN(status, choose(b->ops, &b->n_ops, b->request->op, false, error));
-    FY_THEN(status, choose(b->modes, &b->n_modes, b->request->mode, true, error));
+    FY_THEN(status, mixed_choose(b->ops, &b->n_ops, b->request->op, false, error));
+    FY_THEN(status, mixed_choose(b->modes, &b->n_modes, b->request->mode, true, error));
     b->rank.is_common = status != FERRY_OK;
     return status;
 }
@@ -184,6 +262,9 @@ static void free_memory(mixed_bench *b)
         munmap(b->place, b->place_bytes);
     }
     free(b->samples);
+    free(b->fit);
+    free(b->report.off);
+    mixed_outlines_close(&b->outlines);
 }
 
 static ferry_status judge(mixed_bench *b, ferry_error *error)
@@ -202,6 +283,9 @@ int bench_mixed(const mixed_request *r, ferry_world *world)
     ferry_error error = {0};
     mixed_bench b = {.request = r};
     ferry_status status = open_bench(&b, world, &error);
+    if (r->predict) {
+        FY_THEN(status, fit_costs(&b, &error));
+    }
     if (status == FERRY_OK && b.rank.rank == 0) {
         mixed_report_begin(&b.report);
     }

@@ -34,12 +34,15 @@ typedef struct mixed_request {
     bool counts;
     bool autotune;
     const char *tune_file;
-    uint64_t least, most;  /* bytes of the local piece; 0: not said */
-    uint64_t step_bytes;   /* from one size to the next; 0: by the factor */
-    uint32_t step_factor;  /* 0: not said */
-    uint32_t n_warmup;     /* calls before those that are timed */
-    uint32_t n_iterations; /* that are timed; 0: as many as fit into the seconds */
-    double seconds;        /* of each line */
+    bool predict;
+    const char *costs;      /* predictions by this file, and no ranks */
+    const char *save_costs; /* where those that were fitted go */
+    uint64_t least, most;   /* bytes of the local piece; 0: not said */
+    uint64_t step_bytes;    /* from one size to the next; 0: by the factor */
+    uint32_t step_factor;   /* 0: not said */
+    uint32_t n_warmup;      /* calls before those that are timed */
+    uint32_t n_iterations;  /* that are timed; 0: as many as fit into the seconds */
+    double seconds;         /* of each line */
 
     /* Of ferry tune: */
     uint64_t max_bytes; /* 0: the library's own limit */
@@ -76,7 +79,10 @@ enum {
     MIXED_OPT_STEP_BYTES,
     MIXED_OPT_STEP_FACTOR,
     MIXED_OPT_WARMUP,
-    MIXED_OPT_ITERATIONS
+    MIXED_OPT_ITERATIONS,
+    MIXED_OPT_PREDICT,
+    MIXED_OPT_COSTS,
+    MIXED_OPT_SAVE_COSTS
 };
 
 enum { MIXED_WARMUP = 4 }; /* where nothing is said */
@@ -108,13 +114,17 @@ typedef struct mixed_rank {
     ferry_mixed_comm_info info;
     uint32_t rank;
     uint32_t n_ranks;
-    char nodes[16]; /* for the world's options; "" where nothing was said */
-    bool is_common; /* all ranks fail, and with one sentence */
+    uint32_t n_processors; /* that this process might use, before it was bound */
+    char nodes[16];        /* for the world's options; "" where nothing was said */
+    bool is_common;        /* all ranks fail, and with one sentence */
 } mixed_rank;
 
 /* Joins the world unless one is given, which is owned from now on, and makes the handle. */
 ferry_status mixed_open(const mixed_request *r, ferry_world *world, mixed_rank *rank_out,
                         ferry_error *error);
+
+/* What the request says of a handle. */
+ferry_mixed_comm_options mixed_options_of(const mixed_request *r);
 
 /* One rank says why, all leave; the exit status. */
 int mixed_close(mixed_rank *rank, ferry_status status, const ferry_error *error);
@@ -131,6 +141,8 @@ void mixed_print_handle_json(const ferry_mixed_comm_info *info);
 const char *mixed_dtype_text(uint32_t dtype, char text[FERRY_DTYPE_TEXT_BYTES]);
 
 /* ---- bench_mixed_report.c ---- */
+
+typedef struct mixed_costs mixed_costs; /* bench_mixed_predict.h */
 
 /* What ranks did in one call: bytes of all ranks, waits of the rank that waited most. */
 typedef struct mixed_work {
@@ -156,17 +168,22 @@ typedef struct mixed_line {
     uint32_t op, mode;
     uint64_t bytes, count; /* of the local piece */
     mixed_figures forms[MIXED_N_FORMS];
-    mixed_work work; /* out of place */
+    mixed_work work;  /* out of place */
+    double predicted; /* seconds out of place; 0: nothing was */
+    bool is_fitted;   /* the costs were fitted to calls of this size */
 } mixed_line;
 
 typedef struct mixed_report {
     const mixed_request *request;
     const mixed_rank *rank;
     ferry_machine machine;
-    uint32_t op;      /* of the last line */
-    uint64_t n_rates; /* that were printed, of both forms */
-    double bus_sum;   /* of their rates on the bus */
-    uint64_t n_wrong; /* in all lines */
+    uint32_t op;              /* of the last line */
+    uint64_t n_rates;         /* that were printed, of both forms */
+    double bus_sum;           /* of their rates on the bus */
+    uint64_t n_wrong;         /* in all lines */
+    const mixed_costs *costs; /* of predictions; NULL: there are none */
+    double *off; /* how far each prediction of a size that was not fitted was off, as a share */
+    size_t n_off, n_fitted;
 } mixed_report;
 
 /* On stdout, line by line. */
@@ -176,6 +193,11 @@ void mixed_report_end(const mixed_report *report);
 
 /* ---- bench_mixed.c ---- */
 
+/* The size of the line behind this one. */
+uint64_t mixed_next_size(const mixed_request *r, uint64_t bytes);
+/* Leaves the one operation or mode that was asked for. DEFAULT is a mode, though in no list. */
+ferry_status mixed_choose(uint32_t *list, size_t *n, uint32_t wanted, bool is_mode,
+                          ferry_error *error);
 /* As a rank. */
 int bench_mixed(const mixed_request *r, ferry_world *world);
 

@@ -237,6 +237,20 @@ static ferry_status count_call(mixed_bench *b, const mixed_line *line,
     return ferry_mixed_comm_get_counts(b->rank.comm, counts_out, error);
 }
 
+/* ---- predictions ---- */
+
+static void predict_line(const mixed_bench *b, mixed_line *line)
+{
+    const mixed_sample call = {line->op, line->mode, line->bytes, line->count, 0};
+    if (b->report.costs == NULL) {
+        return;
+    }
+    line->predicted = mixed_predict(&b->costs, &b->outlines, &call);
+    for (size_t k = 0; k < b->costs.n_knots; k++) {
+        line->is_fitted = line->is_fitted || b->costs.tensors[k].bytes == (double)line->bytes;
+    }
+}
+
 /* ---- lines ---- */
 
 static void take_times(mixed_figures *figures, const bench_times *times, bool is_first)
@@ -349,11 +363,18 @@ static ferry_status run_form(mixed_bench *b, mixed_line *line, mixed_form form, 
     return FERRY_OK;
 }
 
+ferry_status mixed_time_line(mixed_bench *b, mixed_line *line, ferry_error *error)
+{
+    b->n_lines++;
+    return run_form(b, line, MIXED_OUT_OF_PLACE, error);
+}
+
 ferry_status mixed_run_line(mixed_bench *b, mixed_line *line, ferry_error *error)
 {
     ferry_status status = run_form(b, line, MIXED_OUT_OF_PLACE, error);
     FY_THEN(status, run_form(b, line, MIXED_IN_PLACE, error));
     if (status == FERRY_OK && b->rank.rank == 0) {
+        predict_line(b, line);
         mixed_report_line(&b->report, line);
     }
     b->n_lines++;

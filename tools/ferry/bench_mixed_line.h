@@ -4,6 +4,7 @@
 
 #include "bench_mixed.h"
 #include "bench_mixed_check.h"
+#include "bench_mixed_predict.h"
 
 /* One line of `ferry bench mixed`: how it is timed and checked. */
 
@@ -21,6 +22,10 @@ typedef struct mixed_bench {
     size_t most_samples;
     uint32_t n_lines;
     mixed_report report;
+    mixed_costs costs;       /* of predictions, on rank 0 */
+    mixed_outlines outlines; /* of all ranks, on rank 0 */
+    mixed_sample *fit;       /* what they were fitted to */
+    size_t n_fit;
     uint64_t n_wrong;
     uint32_t n_differ;
     ferry_error first_wrong; /* a sentence about the first */
@@ -34,5 +39,7 @@ mixed_case mixed_case_of(const mixed_bench *b, const mixed_line *line, mixed_pat
  * What is wrong in it is added up in b, alike on all ranks.
  */
 ferry_status mixed_run_line(mixed_bench *b, mixed_line *line, ferry_error *error);
+/* The same out of place only, and nobody prints it. */
+ferry_status mixed_time_line(mixed_bench *b, mixed_line *line, ferry_error *error);
 
 #endif

@@ -74,6 +74,18 @@ static int apply_bench_option(int option, mixed_request *r)
         r->tune_file = optarg;
         r->autotune = true;
         return EXIT_DONE;
+    case MIXED_OPT_PREDICT:
+        r->mixed_option = "--predict";
+        r->predict = true;
+        return EXIT_DONE;
+    case MIXED_OPT_COSTS:
+        r->mixed_option = "--costs";
+        r->costs = optarg;
+        return EXIT_DONE;
+    case MIXED_OPT_SAVE_COSTS:
+        r->mixed_option = "--save-costs";
+        r->save_costs = optarg;
+        return EXIT_DONE;
     case MIXED_OPT_STEP_FACTOR:
         r->mixed_option = "--step-factor";
         return parse_within(r->command, "--step-factor", optarg, 2, MOST_FACTOR, &r->step_factor);
@@ -186,11 +198,40 @@ static int fill_in_ranks(mixed_request *r)
     return EXIT_DONE;
 }
 
+/* Costs of a file say what calls take: there is nothing to measure, nor anybody to join. */
+static int check_costs(const mixed_request *r)
+{
+    if (!r->predict && (r->costs != NULL || r->save_costs != NULL)) {
+        return fail_usage(r->command, "%s goes with --predict",
+                          r->costs != NULL ? "--costs" : "--save-costs");
+    }
+    if (r->costs != NULL && r->save_costs != NULL) {
+        return fail_usage(r->command, "--save-costs saves what was measured, and with --costs "
+                                      "nothing is");
+    }
+    if (r->costs != NULL && (r->join || r->check || r->autotune)) {
+        return fail_usage(r->command,
+                          "--costs predicts without ranks: it cannot be combined with %s",
+                          r->check      ? "--check"
+                          : r->autotune ? "--autotune"
+                                        : "--join");
+    }
+    if (r->costs != NULL && r->mode == FERRY_MIXED_MODE_DEFAULT) {
+        return fail_usage(r->command, "--costs predicts modes of their own: default is one of the "
+                                      "others");
+    }
+    return EXIT_DONE;
+}
+
 int mixed_check_together(mixed_request *r)
 {
     uint32_t element = mixed_element_bytes(r->dtype);
     bool member = getenv("RANK") != NULL && getenv("WORLD_SIZE") != NULL;
-    r->join = r->join || r->started || member;
+    r->join = r->join || r->started || (member && r->costs == NULL);
+    int status = check_costs(r);
+    if (status != EXIT_DONE) {
+        return status;
+    }
     if (r->least != 0 && r->least < element) {
         return fail_usage(r->command, "the smallest size is below one element, which has %u bytes",
                           element);

@@ -144,6 +144,13 @@ int mixed_start(const mixed_request *r, int argc, char **argv, mixed_rank_fn ran
 
 /* ---- the begin of a rank ---- */
 
+static uint32_t processor_count(void)
+{
+    cpu_set_t allowed;
+    bool known = sched_getaffinity(0, sizeof allowed, &allowed) == 0;
+    return known ? (uint32_t)CPU_COUNT(&allowed) : 1;
+}
+
 /*
  * With as many ranks as cores, or more, each has a core in turn, as launchers bind them: left alone
  * the kernel may keep two that wake each other on one core. With fewer ranks a handle's lanes
@@ -167,7 +174,7 @@ static void bind_to_core(const ferry_world *world)
     }
 }
 
-static ferry_mixed_comm_options options_of(const mixed_request *r)
+ferry_mixed_comm_options mixed_options_of(const mixed_request *r)
 {
     ferry_mixed_comm_options options = FERRY_MIXED_COMM_OPTIONS_INIT;
     options.local_tp_size = r->local_tp;
@@ -190,7 +197,7 @@ static ferry_mixed_comm_options options_of(const mixed_request *r)
 ferry_status mixed_open(const mixed_request *r, ferry_world *world, mixed_rank *rank_out,
                         ferry_error *error)
 {
-    ferry_mixed_comm_options options = options_of(r);
+    ferry_mixed_comm_options options = mixed_options_of(r);
     ferry_world_options joining = FERRY_WORLD_OPTIONS_INIT;
     *rank_out = (mixed_rank){.request = r, .world = world};
     rank_out->info = (ferry_mixed_comm_info)FERRY_MIXED_COMM_INFO_INIT;
@@ -200,6 +207,7 @@ ferry_status mixed_open(const mixed_request *r, ferry_world *world, mixed_rank *
     }
     rank_out->rank = ferry_world_rank(rank_out->world);
     rank_out->n_ranks = ferry_world_rank_count(rank_out->world);
+    rank_out->n_processors = processor_count();
     bind_to_core(rank_out->world);
     ferry_status status =
         ferry_mixed_comm_create(rank_out->world, &options, &rank_out->comm, error);

@@ -3,13 +3,15 @@
  * What `ferry bench mixed` prints: for people the columns of nccl-tests, in which all but the
  * figures stands behind a '#'; for machines ferry.bench/1.
  */
-#include "bench_mixed.h"
+#include "bench_mixed_predict.h"
 
 #include "bench.h"
 #include "json_text.h"
 #include "machine_text.h"
 
+#include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 
 /* ---- what is measured ---- */
 
@@ -85,12 +87,18 @@ static void print_head(const mixed_report *report, uint32_t op)
     if (counts) {
         printf(" %12s %12s %12s %6s", "written", "read", "between", "waits");
     }
+    if (report->costs != NULL) {
+        printf(" %9s %9s", "predicted", "of time");
+    }
     printf("\n#%9s %10s  %-22s", "(B)", "(elements)", "");
     for (int form = 0; form < MIXED_N_FORMS; form++) {
         printf(" %8s %8s %8s %7s %7s %7s", "(us)", "(us)", "(us)", "(GB/s)", "(GB/s)", "");
     }
     if (counts) {
         printf(" %12s %12s %12s %6s", "(bytes)", "(bytes)", "(bytes)", "");
+    }
+    if (report->costs != NULL) {
+        printf(" %9s", "(us)");
     }
     putchar('\n');
 }
@@ -114,6 +122,19 @@ static void print_figures(const mixed_report *report, const mixed_figures *f)
     printf(" %7.3f %7.3f %7s", f->rate / 1e9, f->bus_rate / 1e9, wrong);
 }
 
+/* What the prediction is of what was measured; "=" where the costs knew calls of this size. */
+static void print_prediction(const mixed_line *line)
+{
+    double seconds = line->forms[MIXED_OUT_OF_PLACE].seconds;
+    if (line->predicted > 0) {
+        printf(" ");
+        print_us(line->predicted);
+        printf(" %8.2f%s", line->predicted / seconds, line->is_fitted ? " =" : "");
+    } else {
+        printf(" %9s %8s", "N/A", "N/A");
+    }
+}
+
 static void print_line(const mixed_report *report, const mixed_line *line)
 {
     printf("%10llu %10llu  %-22s", (unsigned long long)line->bytes, (unsigned long long)line->count,
@@ -125,6 +146,9 @@ static void print_line(const mixed_report *report, const mixed_line *line)
         printf(" %12llu %12llu %12llu %6llu", (unsigned long long)line->work.written,
                (unsigned long long)line->work.read, (unsigned long long)line->work.between,
                (unsigned long long)line->work.waits);
+    }
+    if (report->costs != NULL) {
+        print_prediction(line);
     }
     putchar('\n');
 }
@@ -156,6 +180,12 @@ static void print_line_json(const mixed_report *report, const mixed_line *line)
                (unsigned long long)line->work.written, (unsigned long long)line->work.read,
                (unsigned long long)line->work.between, (unsigned long long)line->work.waits);
     }
+    if (report->costs != NULL && line->predicted > 0) {
+        printf(",\"predicted_us\":%.4f,\"fitted\":%s", line->predicted * 1e6,
+               line->is_fitted ? "true" : "false");
+    } else if (report->costs != NULL) {
+        printf(",\"predicted_us\":null,\"fitted\":false");
+    }
     printf(",\"in_place\":{");
     print_figures_json(report, &line->forms[MIXED_IN_PLACE]);
     printf("}}");
@@ -173,6 +203,10 @@ void mixed_report_line(mixed_report *report, const mixed_line *line)
         fflush(stdout);
     }
     report->op = line->op;
+    if (line->predicted > 0 && !line->is_fitted) {
+        double seconds = line->forms[MIXED_OUT_OF_PLACE].seconds;
+        report->off[report->n_off++] = fabs(line->predicted / seconds - 1);
+    }
     for (int form = 0; form < MIXED_N_FORMS; form++) {
         report->n_rates++;
         report->bus_sum += line->forms[form].bus_rate;
@@ -180,14 +214,57 @@ void mixed_report_line(mixed_report *report, const mixed_line *line)
     }
 }
 
+static size_t within(const mixed_report *report, double share)
+{
+    size_t n = 0;
+    while (n < report->n_off && report->off[n] <= share) {
+        n++;
+    }
+    return n;
+}
+
+static int compare_numbers(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+static void print_off(const mixed_report *report)
+{
+    if (report->n_off == 0) {
+        printf("# Predictions       : of no size that costs were not fitted to: take four sizes or "
+               "more\n");
+        return;
+    }
+    printf("# Predictions       : %zu of %zu within 10%%, %zu within 20%%, half within %.0f%%, at "
+           "sizes that costs were not fitted to (%zu calls)\n",
+           within(report, 0.1), report->n_off, within(report, 0.2),
+           100 * report->off[report->n_off / 2], report->n_fitted);
+}
+
+static void print_off_json(const mixed_report *report)
+{
+    printf(",\"costs\":");
+    mixed_costs_print_json(report->costs);
+    printf(",\"predictions\":{\"fitted\":%zu,\"n\":%zu,\"within_10\":%zu,\"within_20\":%zu}",
+           report->n_fitted, report->n_off, within(report, 0.1), within(report, 0.2));
+}
+
 void mixed_report_end(const mixed_report *report)
 {
     double average = report->bus_sum / (double)report->n_rates / 1e9;
     char wrong[32];
     snprintf(wrong, sizeof wrong, "%llu", (unsigned long long)report->n_wrong);
+    if (report->costs != NULL) {
+        qsort(report->off, report->n_off, sizeof *report->off, compare_numbers);
+    }
     if (report->request->json) {
-        printf("\n],\"average_bus_gbytes_per_s\":%.6f,\"wrong\":%s}\n", average,
+        printf("\n],\"average_bus_gbytes_per_s\":%.6f,\"wrong\":%s", average,
                report->request->check ? wrong : "null");
+        if (report->costs != NULL) {
+            print_off_json(report);
+        }
+        printf("}\n");
         return;
     }
     printf("#\n# Wrong elements    : %s\n# Avg bus bandwidth : %.3f GB/s\n",
@@ -195,4 +272,7 @@ void mixed_report_end(const mixed_report *report)
            : report->n_wrong == 0  ? "0 OK"
                                    : wrong,
            average);
+    if (report->costs != NULL) {
+        print_off(report);
+    }
 }

@@ -1,6 +1,7 @@
 /* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
 #include "arguments.h"
 #include "bench.h"
+#include "bench_mixed_predict.h"
 #include "commands.h"
 #include "json_text.h"
 #include "launch.h"
@@ -145,6 +146,15 @@ static const option_row rows[] = {
      .letter = 'c',
      .text = "check every element of every result"},
     OPTION("counts", NULL, MIXED_OPT_COUNTS, "print what a call moves, and how often it waits"),
+    OPTION(
+        "predict", NULL, MIXED_OPT_PREDICT,
+        "also print what each call should take: by costs of waits and bytes, which are fitted to "
+        "calls of some of the sizes before the others are measured"),
+    OPTION("costs", "FILE", MIXED_OPT_COSTS,
+           "with --predict: start no ranks and measure nothing, but predict by the costs of a "
+           "ferry.costs/1 file, such as those of examples/costs"),
+    OPTION("save-costs", "FILE", MIXED_OPT_SAVE_COSTS,
+           "with --predict: write the costs that were fitted to FILE"),
     OPTION("deterministic", NULL, MIXED_OPT_DETERMINISTIC,
            "one tree of sums, whatever mode and size"),
     OPTION("grid", "N", MIXED_OPT_GRID,
@@ -417,6 +427,9 @@ static int run_mixed(const bench_request *r, int argc, char **argv)
     m.step_factor = m.step_factor != 0 ? m.step_factor : 2;
     m.max_bytes = m.most;
     int status = mixed_check_together(&m);
+    if (status == EXIT_DONE && m.costs != NULL) {
+        return mixed_predict_table(&m);
+    }
     return status == EXIT_DONE ? mixed_start(&m, argc, argv, bench_mixed) : status;
 }
 

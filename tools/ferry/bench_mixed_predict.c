@@ -1,0 +1,303 @@
+/* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The model of time. What CPUs do adds up, and ranks that outnumber the processors share them.
+ * Parts of a device that work at once hide behind the busiest of them, but for one step of the
+ * others: a block has to get through all of them.
+ */
+#include "bench_mixed_predict.h"
+
+#include "steps.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MOST_OUTLINES = 64, N_FIXED = 8, MOST_COSTS = N_FIXED + MIXED_MOST_KNOTS };
+
+/* ---- ranks ---- */
+
+static void place_rank(ferry_mixed_comm_options *o, uint32_t rank)
+{
+    o->world_rank = rank;
+    o->local_rank = rank % o->local_size;
+    o->inter_rank = rank / o->local_size;
+}
+
+ferry_status mixed_outlines_open(const ferry_mixed_comm_options *options, bool multicast,
+                                 uint32_t n_sharing, mixed_outlines *outlines_out,
+                                 ferry_error *error)
+{
+    ferry_mixed_comm_options own = *options;
+    uint32_t n = own.world_size <= MOST_OUTLINES ? own.world_size : own.local_size;
+    mixed_outlines outlines = {.n_sharing = n_sharing};
+    ferry_status status = FERRY_OK;
+    outlines.at = calloc(n, sizeof *outlines.at);
+    if (outlines.at == NULL) {
+        return mixed_fail(error, FERRY_ERR_NO_MEMORY, "no memory for outlines of %u ranks", n);
+    }
+    for (uint32_t rank = 0; rank < n && status == FERRY_OK; rank++) {
+        place_rank(&own, rank);
+        status = ferry_mixed_outline_create(&own, multicast, &outlines.at[rank], error);
+        outlines.n += status == FERRY_OK;
+    }
+    if (status != FERRY_OK) {
+        mixed_outlines_close(&outlines);
+        return status;
+    }
+    *outlines_out = outlines;
+    return FERRY_OK;
+}
+
+void mixed_outlines_close(mixed_outlines *outlines)
+{
+    for (uint32_t i = 0; i < outlines->n; i++) {
+        ferry_mixed_outline_destroy(outlines->at[i]);
+    }
+    free(outlines->at);
+    *outlines = (mixed_outlines){.at = NULL};
+}
+
+/* ---- what a call consists of ---- */
+
+/* How often each cost is paid. Bytes are those of the busiest processor, or of the busiest rank. */
+enum {
+    WAITS,
+    TURNS,
+    BETWEEN_WAITS,
+    FURTHER_STEPS,
+    STEPS,
+    WRITTEN,
+    READ,
+    BETWEEN,
+    TENSORS,
+    N_PARTS
+};
+
+static double max_of(double a, double b)
+{
+    return a > b ? a : b;
+}
+
+static void find_own_parts(const ferry_mixed_work *w, double own[N_PARTS])
+{
+    bool one = w->is_pipelined; /* further steps are on their way while it waits for the first */
+    double steps = (double)w->n_steps, inside = (double)w->n_inside_waits;
+    double between = (double)w->n_between_waits;
+    own[WAITS] = one ? inside : 0;
+    own[TURNS] = one ? 0 : steps * inside;
+    own[BETWEEN_WAITS] = (one ? 1 : steps) * between;
+    own[FURTHER_STEPS] = one ? (steps - 1) * (inside + between) : 0;
+    own[STEPS] = (double)w->n_steps;
+    own[WRITTEN] = (double)(w->inside_bytes_written + w->own_bytes_written);
+    own[READ] = (double)(w->inside_bytes_read + w->own_bytes_read);
+    own[BETWEEN] = (double)w->between_bytes;
+    own[TENSORS] = (double)(w->tensor_bytes_read + w->tensor_bytes_written);
+}
+
+/* False: the mode has no schedule. Of ranks that share processors the mean counts, for each of the
+ * ranks that a processor has. */
+static bool find_parts(const mixed_outlines *outlines, const mixed_sample *call,
+                       uint32_t processors, double found[N_PARTS])
+{
+    double sum[N_PARTS] = {0}, lanes = 1;
+    memset(found, 0, N_PARTS * sizeof *found);
+    for (uint32_t i = 0; i < outlines->n; i++) {
+        ferry_mixed_work w = FERRY_MIXED_WORK_INIT;
+        double own[N_PARTS];
+        if (ferry_mixed_outline_count(outlines->at[i], call->op, call->mode, call->count, &w,
+                                      NULL) != FERRY_OK) {
+            return false;
+        }
+        lanes = processors > 0 ? w.n_lanes : 1; /* a device's bandwidth does not grow with lanes */
+        find_own_parts(&w, own);
+        for (size_t k = 0; k < N_PARTS; k++) {
+            found[k] = max_of(found[k], own[k]);
+            sum[k] += own[k];
+        }
+    }
+    double crowd = processors > 0 ? max_of((double)outlines->n_sharing * lanes / processors, 1) : 1;
+    for (size_t k = WRITTEN; k < N_PARTS; k++) {
+        found[k] = max_of(found[k], sum[k] / outlines->n * crowd) / lanes;
+    }
+    return true;
+}
+
+/* ---- seconds ---- */
+
+/* The share of each knot in a size between two of them, on the scale of logarithms. */
+static void weigh_knots(const mixed_costs *costs, double bytes, double *weights)
+{
+    size_t n = costs->n_knots, i = 0;
+    memset(weights, 0, n * sizeof *weights);
+    while (i < n && costs->tensors[i].bytes < bytes) {
+        i++;
+    }
+    if (i == 0 || i == n) {
+        weights[i == 0 ? 0 : n - 1] = 1;
+        return;
+    }
+    double low = log(costs->tensors[i - 1].bytes), high = log(costs->tensors[i].bytes);
+    weights[i] = (log(bytes) - low) / (high - low);
+    weights[i - 1] = 1 - weights[i];
+}
+
+static double tensor_seconds(const mixed_costs *costs, double bytes, double moved)
+{
+    double weights[MIXED_MOST_KNOTS] = {0}, each = 0;
+    if (costs->n_knots > 0) {
+        weigh_knots(costs, bytes, weights);
+    }
+    for (size_t i = 0; i < costs->n_knots; i++) {
+        each += weights[i] * costs->tensors[i].each;
+    }
+    return each * moved;
+}
+
+double mixed_predict(const mixed_costs *costs, const mixed_outlines *outlines,
+                     const mixed_sample *call)
+{
+    double p[N_PARTS];
+    if (!find_parts(outlines, call, costs->overlaps ? 0 : costs->processors, p)) {
+        return 0;
+    }
+    double fixed = costs->call + costs->wait * p[WAITS] + costs->turn * p[TURNS] +
+                   costs->between_wait * p[BETWEEN_WAITS] + costs->step * p[FURTHER_STEPS];
+    double work[] = {costs->write * p[WRITTEN], costs->read * p[READ], costs->between * p[BETWEEN],
+                     tensor_seconds(costs, (double)call->bytes, p[TENSORS])};
+    double sum = 0, most = 0;
+    for (size_t i = 0; i < sizeof work / sizeof work[0]; i++) {
+        sum += work[i];
+        most = max_of(most, work[i]);
+    }
+    return fixed + (costs->overlaps ? most + (sum - most) / p[STEPS] : sum);
+}
+
+/* ---- the fit ---- */
+
+typedef struct fitting {
+    size_t n_costs;
+    double product[MOST_COSTS][MOST_COSTS], target[MOST_COSTS];
+    double found[MOST_COSTS];
+} fitting;
+
+static int compare_knots(const void *a, const void *b)
+{
+    double x = ((const mixed_knot *)a)->bytes, y = ((const mixed_knot *)b)->bytes;
+    return (x > y) - (x < y);
+}
+
+static ferry_status find_knots(const mixed_sample *samples, size_t n, mixed_costs *costs,
+                               ferry_error *error)
+{
+    costs->n_knots = 0;
+    for (size_t i = 0; i < n; i++) {
+        bool known = false;
+        for (size_t k = 0; k < costs->n_knots; k++) {
+            known = known || costs->tensors[k].bytes == (double)samples[i].bytes;
+        }
+        if (known) {
+            continue;
+        }
+        if (costs->n_knots == MIXED_MOST_KNOTS) {
+            return mixed_fail(error, FERRY_ERR_LIMIT, "costs are fitted to at most %d sizes",
+                              MIXED_MOST_KNOTS);
+        }
+        costs->tensors[costs->n_knots++] = (mixed_knot){.bytes = (double)samples[i].bytes};
+    }
+    qsort(costs->tensors, costs->n_knots, sizeof costs->tensors[0], compare_knots);
+    return FERRY_OK;
+}
+
+/* False: there is no schedule, so nothing to learn. */
+static bool make_row(const mixed_sample *sample, const mixed_outlines *outlines,
+                     const mixed_costs *costs, double row[MOST_COSTS])
+{
+    double p[N_PARTS], weights[MIXED_MOST_KNOTS];
+    if (sample->seconds <= 0 || !find_parts(outlines, sample, costs->processors, p)) {
+        return false;
+    }
+    const double fixed[N_FIXED] = {
+        1, p[WAITS], p[TURNS], p[BETWEEN_WAITS], p[FURTHER_STEPS], p[WRITTEN], p[READ], p[BETWEEN]};
+    weigh_knots(costs, (double)sample->bytes, weights);
+    for (size_t i = 0; i < N_FIXED; i++) {
+        row[i] = fixed[i] / sample->seconds;
+    }
+    for (size_t k = 0; k < costs->n_knots; k++) {
+        row[N_FIXED + k] = weights[k] * p[TENSORS] / sample->seconds;
+    }
+    return true;
+}
+
+/* All rows should give 1: each sample counts by its own share, however long it takes. */
+static void add_row(fitting *f, const double row[MOST_COSTS])
+{
+    for (size_t i = 0; i < f->n_costs; i++) {
+        f->target[i] += row[i];
+        for (size_t k = 0; k < f->n_costs; k++) {
+            f->product[i][k] += row[i] * row[k];
+        }
+    }
+}
+
+/*
+ * Least squares with nothing below 0, one cost after the other: each step makes the sum of squares
+ * smaller, which is convex, so this ends at the one best place. Costs differ by ten orders of
+ * magnitude, but a step of one does not depend on the scale of another.
+ */
+static void solve(fitting *f)
+{
+    enum { MOST_SWEEPS = 200000 };
+    for (int sweep = 0; sweep < MOST_SWEEPS; sweep++) {
+        double change = 0;
+        for (size_t i = 0; i < f->n_costs; i++) {
+            double pull = f->target[i];
+            if (f->product[i][i] <= 0) {
+                continue;
+            }
+            for (size_t k = 0; k < f->n_costs; k++) {
+                pull -= f->product[i][k] * f->found[k];
+            }
+            double next = max_of(f->found[i] + pull / f->product[i][i], 0);
+            change = max_of(change, fabs(next - f->found[i]) * sqrt(f->product[i][i]));
+            f->found[i] = next;
+        }
+        if (change < 1e-9) {
+            return;
+        }
+    }
+}
+
+ferry_status mixed_fit(const mixed_sample *samples, size_t n, const mixed_outlines *outlines,
+                       mixed_costs *costs, ferry_error *error)
+{
+    fitting f = {.n_costs = 0};
+    size_t n_rows = 0;
+    costs->overlaps = false;
+    FY_TRY(find_knots(samples, n, costs, error));
+    f.n_costs = N_FIXED + costs->n_knots;
+    for (size_t i = 0; i < n; i++) {
+        double row[MOST_COSTS] = {0};
+        if (make_row(&samples[i], outlines, costs, row)) {
+            add_row(&f, row);
+            n_rows++;
+        }
+    }
+    if (n_rows == 0) {
+        return mixed_fail(error, FERRY_ERR_INVALID_INPUT,
+                          "there is no call to which costs can be fitted: autotune and default are "
+                          "other modes under another name");
+    }
+    solve(&f);
+    costs->call = f.found[0];
+    costs->wait = f.found[1];
+    costs->turn = f.found[2];
+    costs->between_wait = f.found[3];
+    costs->step = f.found[4];
+    costs->write = f.found[5];
+    costs->read = f.found[6];
+    costs->between = f.found[7];
+    for (size_t k = 0; k < costs->n_knots; k++) {
+        costs->tensors[k].each = f.found[N_FIXED + k];
+    }
+    return FERRY_OK;
+}

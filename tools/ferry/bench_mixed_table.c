@@ -1,0 +1,132 @@
+/* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
+/* `ferry bench mixed --predict --costs FILE`: what calls would take, of ranks that nobody starts.
+ */
+#include "bench_mixed_predict.h"
+
+#include "bench_mixed_check.h"
+#include "commands.h"
+#include "json_text.h"
+#include "plan.h"
+#include "steps.h"
+#include "units.h"
+
+#include <stdio.h>
+
+typedef struct table {
+    const mixed_request *request;
+    mixed_costs costs;
+    mixed_outlines outlines;
+    ferry_mixed_comm_options options;
+    uint32_t ops[FERRY_MIXED_N_OPS], modes[FERRY_MIXED_N_MODES];
+    size_t n_ops, n_modes;
+    double tp, dp;
+    bool any;
+} table;
+
+static ferry_status open_table(table *t, ferry_error *error)
+{
+    const mixed_request *r = t->request;
+    ferry_mixed_comm_options *o = &t->options;
+    FY_TRY(mixed_costs_load(r->costs, &t->costs, error));
+    *o = mixed_options_of(r);
+    o->world_size = r->n_ranks;
+    o->inter_size = r->n_nodes == 0 ? 1 : r->n_nodes;
+    o->local_size = r->n_ranks / o->inter_size;
+    FY_TRY(mixed_outlines_open(o, true, o->local_size, &t->outlines, error));
+    const ferry_mixed_outline *first = t->outlines.at[0];
+    FY_TRY(
+        ferry_mixed_outline_get_valid_op_list(first, t->ops, FERRY_MIXED_N_OPS, &t->n_ops, error));
+    FY_TRY(ferry_mixed_outline_get_valid_mode_list(first, t->modes, FERRY_MIXED_N_MODES,
+                                                   &t->n_modes, error));
+    FY_TRY(mixed_choose(t->ops, &t->n_ops, r->op, false, error));
+    return mixed_choose(t->modes, &t->n_modes, r->mode, true, error);
+}
+
+/* A size that nobody has given is what the other one leaves, and all sum where neither is. */
+static double tp_of(uint32_t size, uint32_t tp, uint32_t dp)
+{
+    return tp > 0 ? tp : dp > 0 ? (double)size / dp : size;
+}
+
+static void begin_table(const table *t)
+{
+    const ferry_mixed_comm_options *o = &t->options;
+    if (t->request->json) {
+        printf("{\"format\":\"ferry.bench/1\",\"name\":\"mixed\",\"version\":");
+        print_json_text(ferry_version());
+        printf(",\"ranks\":%u,\"nodes\":%u,\"costs\":", o->world_size, o->inter_size);
+        mixed_costs_print_json(&t->costs);
+        printf(",\"results\":[");
+        return;
+    }
+    printf("# ferry %s, bench mixed: predicted, nothing was run\n", ferry_version());
+    printf("# %u rank%s on %u node%s, tp %g x dp %g, by the costs of %s\n", o->world_size,
+           plural(o->world_size), o->inter_size, plural(o->inter_size), t->tp, t->dp,
+           t->costs.name);
+}
+
+static void print_prediction(table *t, const mixed_sample *call, double seconds, bool is_fastest)
+{
+    double ranks = t->options.world_size;
+    double rate = seconds > 0 ? (double)call->bytes * t->dp / seconds : 0;
+    double bus = rate * (ranks + t->tp - 2) / ranks;
+    if (t->request->json) {
+        printf("%s\n{\"op\":\"%s\",\"mode\":\"%s\",\"bytes\":%llu,\"count\":%llu,"
+               "\"predicted_us\":%.4f,\"gbytes_per_s\":%.6f,\"bus_gbytes_per_s\":%.6f,"
+               "\"fastest\":%s}",
+               t->any ? "," : "", ferry_mixed_op_name(call->op), ferry_mixed_mode_name(call->mode),
+               (unsigned long long)call->bytes, (unsigned long long)call->count, seconds * 1e6,
+               rate / 1e9, bus / 1e9, is_fastest ? "true" : "false");
+    } else {
+        double us = seconds * 1e6;
+        printf("%10llu %10llu  %-22s %9.*f %8.3f %8.3f%s\n", (unsigned long long)call->bytes,
+               (unsigned long long)call->count, ferry_mixed_mode_name(call->mode), us < 1e4 ? 2 : 0,
+               us, rate / 1e9, bus / 1e9, is_fastest ? " <" : "");
+    }
+    t->any = true;
+}
+
+/* All modes of one size, and which is the fastest. */
+static void print_size(table *t, uint32_t op, uint64_t bytes)
+{
+    uint32_t element = mixed_element_bytes(t->request->dtype);
+    double seconds[FERRY_MIXED_N_MODES] = {0};
+    size_t best = 0;
+    for (size_t i = 0; i < t->n_modes; i++) {
+        const mixed_sample call = {op, t->modes[i], bytes / element * element, bytes / element, 0};
+        seconds[i] = mixed_predict(&t->costs, &t->outlines, &call);
+        best = seconds[i] < seconds[best] ? i : best;
+    }
+    for (size_t i = 0; i < t->n_modes; i++) {
+        const mixed_sample call = {op, t->modes[i], bytes / element * element, bytes / element, 0};
+        print_prediction(t, &call, seconds[i], t->n_modes > 1 && i == best);
+    }
+}
+
+int mixed_predict_table(const mixed_request *r)
+{
+    table t = {.request = r};
+    ferry_error error = {0};
+    ferry_status status = open_table(&t, &error);
+    if (status == FERRY_OK) {
+        t.tp = tp_of(t.options.local_size, r->local_tp, r->local_dp) *
+               tp_of(t.options.inter_size, r->inter_tp, r->inter_dp);
+        t.dp = t.options.world_size / t.tp;
+        begin_table(&t);
+    }
+    for (size_t op = 0; op < t.n_ops && status == FERRY_OK; op++) {
+        if (!r->json) {
+            printf("#\n# %s\n#%9s %10s  %-22s %9s %8s %8s\n#%9s %10s  %-22s %9s %8s %8s\n",
+                   ferry_mixed_op_name(t.ops[op]), "size", "count", "mode", "predicted", "algbw",
+                   "busbw", "(B)", "(elements)", "", "(us)", "(GB/s)", "(GB/s)");
+        }
+        for (uint64_t bytes = r->least; bytes <= r->most; bytes = mixed_next_size(r, bytes)) {
+            print_size(&t, t.ops[op], bytes);
+        }
+    }
+    if (status == FERRY_OK && r->json) {
+        printf("\n]}\n");
+    }
+    mixed_outlines_close(&t.outlines);
+    return status == FERRY_OK ? EXIT_DONE : fail(r->command, error.message);
+}
