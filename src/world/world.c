@@ -229,8 +229,11 @@ void fy_world_fail(ferry_world *world, ferry_status status, uint32_t rank, const
     va_end(arguments);
     if (first) {
         world->ops->spread_failure(world);
-        fy_log(FERRY_LOG_WARN, "the world has failed for rank %u of %u: %s", world->rank,
-               world->n_ranks, world->failure->sentence);
+        /* Who leaves knows it, and means it: only to others is it a loss. */
+        bool leaves = status == FERRY_ERR_PEER_LOST && rank == world->rank;
+        fy_log(leaves ? FERRY_LOG_INFO : FERRY_LOG_WARN,
+               "the world has failed for rank %u of %u: %s", world->rank, world->n_ranks,
+               world->failure->sentence);
     }
 }
 
