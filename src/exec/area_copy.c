@@ -21,8 +21,8 @@ enum {
     /* Whole lines are streamed; of others, rows from here on: they lose less at their ends. */
     STREAM_FROM = 1024,
     JOIN_FROM = 2048,       /* bytes of rows side by side: two of their lines are not whole */
-    AHEAD = 2048,           /* that is asked for, of such rows */
-    AHEAD_FROM = 256,       /* where they are so long */
+    AHEAD = 4096,           /* that is asked for, of such rows */
+    AHEAD_FROM = 128,       /* where they are so long */
     MOST_ROWS = 32,         /* that are gathered before they are streamed */
     ASK_BELOW = 1024,       /* rows so short end before the machine knows where they go on */
     PAGES_FROM = 16384,     /* rows so long are several pages, page beside page */

@@ -21,6 +21,8 @@ enum {
     LINE = 64,
     LANE = 16,           /* bytes of a plane's rows and columns that are transposed at once; */
     LONG_SIDE = 64,      /* what is left of shorter sides costs more than it saves */
+    LONG_COLUMN = 128,   /* but not without a buffer, where columns are so long; */
+    NARROW_TILE = 16384, /* this much of both sides at once */
     SHORT_BYTES = 256,   /* of either side that a tile of short rows has */
     ROW_TILE = 1024,     /* and of longer ones */
     STREAM_FROM = 1024,  /* rows that are streamed even where they are no whole lines */
@@ -253,12 +255,27 @@ static bool is_side(const box *x, const fy_loop *its)
     return bytes >= LONG_SIDE || (bytes >= LANE && bytes % LANE == 0);
 }
 
+/* Whether either side has elements of up to so many bytes side by side, and in another order. */
+static bool is_turned(const box *x, uint64_t most)
+{
+    const fy_loop *i = &x->nest.dims[x->i], *j = &x->nest.dims[x->j];
+    return x->i != x->j && i->to == x->element && j->from == x->element && x->element <= most &&
+           (x->element & (x->element - 1)) == 0;
+}
+
 static bool is_planes(const box *x)
 {
     const fy_loop *i = &x->nest.dims[x->i], *j = &x->nest.dims[x->j];
     uint64_t head, most = x->streams && find_lines(x, &head) ? 16 : 8; /* see fy_plane */
-    return x->i != x->j && i->to == x->element && j->from == x->element && x->element <= most &&
-           (x->element & (x->element - 1)) == 0 && is_side(x, i) && is_side(x, j);
+    return is_turned(x, most) && is_side(x, i) && is_side(x, j);
+}
+
+/* Columns that are long, of rows that are short, such as the 3 x 3 of convolutions. */
+static bool is_narrow(const box *x)
+{
+    uint64_t row_bytes = x->nest.dims[x->j].length * x->element;
+    return is_turned(x, 8) && row_bytes >= LANE && row_bytes < LONG_SIDE &&
+           x->nest.dims[x->i].length * x->element >= LONG_COLUMN;
 }
 
 /* So much of each dimension that a tile has so many bytes side by side on either side. */
@@ -284,6 +301,26 @@ static void copy_planes(box *x)
         more = step_tile(x, head, &t);
         bool begins = head > 0 && here.index[x->i] == 0; /* and not at a line */
         copy_plane_tile(x, &here, lines && !begins, more ? t.from : NULL);
+    }
+}
+
+static void copy_narrow(box *x)
+{
+    const fy_tiles_kernels *kernels = fy_tiles_kernels_of(fy_cpu_isa());
+    set_tiles(x, NARROW_TILE, NARROW_TILE);
+    tile t = first_tile(x, 0);
+    for (bool more = true; more;) {
+        uint64_t index[MOST_DIMS] = {0};
+        fy_plane p = {.to = t.to,
+                      .from = t.from,
+                      .to_pitch = x->nest.dims[x->j].to,
+                      .from_pitch = x->nest.dims[x->i].from,
+                      .n_i = (size_t)t.length[x->i],
+                      .n_j = (size_t)t.length[x->j]};
+        do {
+            kernels->turn[log_of(x->element)](&p);
+        } while (step_within(x, &t, x->i, x->j, index, &p.to, &p.from));
+        more = step_tile(x, 0, &t);
     }
 }
 
@@ -429,6 +466,8 @@ static void copy_box(box *x)
         copy_rows(x, &run, 0);
     } else if (set_order(x) && x->nest.n <= FERRY_MAX_DIMS) {
         copy_in_order(x);
+    } else if (is_narrow(x)) {
+        copy_narrow(x);
     } else if (is_planes(x)) {
         copy_planes(x);
     } else if (joins(x)) {

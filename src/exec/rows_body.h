@@ -151,9 +151,11 @@ static ALWAYS_INLINE void stream_row(char *to, const char *from, size_t row_byte
 static ALWAYS_INLINE void stream_rows(fy_block *b, uint64_t n_rows, size_t row_bytes, bool is_lines,
                                       size_t ahead)
 {
+    /* Of rows that begin within a line, the line that they end in, too. */
+    const size_t ask_bytes = row_bytes + (uintptr_t)b->from % LINE;
     for (; n_rows > 0; n_rows--, b->to += b->to_distance, b->from += b->from_distance) {
-        for (size_t at = 0; ahead != 0 && at < row_bytes; at += LINE) {
-            _mm_prefetch(b->from + ahead + at, _MM_HINT_T0);
+        for (size_t at = 0; ahead != 0 && at < ask_bytes; at += LINE) {
+            _mm_prefetch(b->from + ahead + at, _MM_HINT_T1);
         }
         stream_row(b->to, b->from, row_bytes, is_lines ? 0 : -(uintptr_t)b->to % LINE);
     }

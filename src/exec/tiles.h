@@ -37,9 +37,13 @@ static inline size_t fy_plane_column_bytes(size_t element_bytes)
  * What an instruction set has: tiles_<isa>.c, by the logarithm of an element's bytes, 1 to 16. Any
  * alignment and number are fine. `streams`: every column begins at a line's begin (of 64 bytes);
  * its whole lines go past the cache, without a fence.
+ *
+ * turn is for planes of any size whose rows are short: 256 x 9, say. Through the cache, and without
+ * a buffer; what has rows of less than 16 bytes, or columns of less than 64, is right, but slow.
  */
 typedef struct fy_tiles_kernels {
     void (*transpose[FY_N_TILE_ELEMENTS])(const fy_plane *plane, bool streams);
+    void (*turn[FY_N_TILE_ELEMENTS])(const fy_plane *plane);
 } fy_tiles_kernels;
 
 extern const fy_tiles_kernels fy_tiles_baseline;

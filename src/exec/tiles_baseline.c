@@ -40,6 +40,10 @@ static inline __attribute__((always_inline)) void transpose(const fy_plane *p, s
     {                                                                                              \
         (void)streams;                                                                             \
         transpose(plane, bytes);                                                                   \
+    }                                                                                              \
+    static void turn_##bytes(const fy_plane *plane)                                                \
+    {                                                                                              \
+        transpose(plane, bytes);                                                                   \
     }
 KERNEL(1)
 KERNEL(2)
@@ -48,6 +52,7 @@ KERNEL(8)
 KERNEL(16)
 
 const fy_tiles_kernels fy_tiles_baseline = {
-    .transpose = {transpose_1, transpose_2, transpose_4, transpose_8, transpose_16}};
+    .transpose = {transpose_1, transpose_2, transpose_4, transpose_8, transpose_16},
+    .turn = {turn_1, turn_2, turn_4, turn_8, turn_16}};
 
 #endif

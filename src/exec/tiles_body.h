@@ -196,8 +196,58 @@ static ALWAYS_INLINE void transpose(const fy_plane *p, size_t element, bool stre
     }
 }
 
+/* One by one, as memory has them in `to`. Pointers of its own: what is stored could be anything. */
+static ALWAYS_INLINE void copy_elements(const fy_plane *p, size_t element)
+{
+    const size_t n_i = p->n_i, n_j = p->n_j, pitch = (size_t)p->from_pitch;
+    char *column = p->to;
+    const char *first = p->from;
+    const uint64_t to_pitch = p->to_pitch;
+    for (size_t j = 0; j < n_j; j++, column += to_pitch, first += element) {
+        const char *from = first;
+        for (size_t i = 0; i < n_i; i++, from += pitch) {
+            memcpy(column + i * element, from, element);
+        }
+    }
+}
+
+static ALWAYS_INLINE void put_columns(char *to, uint64_t pitch, const VECTOR *v, size_t n)
+{
+    EACH(n)
+    {
+        STORE(to + i * pitch, v[i]);
+    }
+}
+
+/* The last tile of each side begins before what is left of it, and writes some of it twice. */
+static ALWAYS_INLINE void turn_plane(const fy_plane *plane, size_t element)
+{
+    const fy_plane p = *plane;
+    const size_t n_rows = sizeof(VECTOR) / element, n_columns = LANE / element;
+    /* Larger elements go as fast one by one, and at any pitch. */
+    if (element >= 4 || p.n_i < n_rows || p.n_j < n_columns) {
+        copy_elements(&p, element);
+        return;
+    }
+    for (size_t i = 0; i < p.n_i; i += n_rows) {
+        size_t row = i + n_rows <= p.n_i ? i : p.n_i - n_rows;
+        for (size_t j = 0; j < p.n_j; j += n_columns) {
+            size_t column = j + n_columns <= p.n_j ? j : p.n_j - n_columns;
+            char *to = p.to + column * p.to_pitch + row * element;
+            VECTOR v[MOST_COLUMNS];
+            turn(v, p.from + row * p.from_pitch + column * element, (size_t)p.from_pitch, n_columns,
+                 element);
+            put_columns(to, p.to_pitch, v, n_columns);
+        }
+    }
+}
+
 /* An element size is a function, so that all loops have constant ends. */
 #define KERNEL(bytes)                                                                              \
+    static void turn_##bytes(const fy_plane *plane)                                                \
+    {                                                                                              \
+        turn_plane(plane, bytes);                                                                  \
+    }                                                                                              \
     static void transpose_##bytes(const fy_plane *plane, bool streams)                             \
     {                                                                                              \
         if (streams) {                                                                             \
@@ -213,4 +263,5 @@ KERNEL(8)
 KERNEL(16)
 
 const fy_tiles_kernels FY_TILES = {
-    .transpose = {transpose_1, transpose_2, transpose_4, transpose_8, transpose_16}};
+    .transpose = {transpose_1, transpose_2, transpose_4, transpose_8, transpose_16},
+    .turn = {turn_1, turn_2, turn_4, turn_8, turn_16}};

@@ -537,6 +537,32 @@ static void test_planes(void **state)
     }
 }
 
+/* Long columns of short rows, side by side or apart, of which the last tiles are not whole. */
+static void test_narrow_planes(void **state)
+{
+    (void)state;
+    static const uint64_t elements[] = {1, 2, 4, 8};
+    uint64_t seed = 31;
+    for (size_t i = 0; i < COUNT_OF(elements) * 24; i++) {
+        uint64_t e = elements[i % COUNT_OF(elements)];
+        uint64_t n = 16 / e + random_below(&seed, (uint32_t)(50 / e));
+        uint64_t m = 128 / e + random_below(&seed, 300);
+        pair p = {.seed = i};
+        p.to = (sample){.offset = 64, .element_bytes = e, .n_dims = 3, .length = {2, m, n}};
+        p.from = p.to;
+        p.to.offset += random_below(&seed, 64);
+        p.from.offset += random_below(&seed, 64);
+        p.to.stride[1] = p.from.stride[2] = e;
+        p.to.stride[2] = (m + i / 4 % 2 * random_below(&seed, 5)) * e;
+        p.from.stride[1] = (n + i / 8 % 2 * random_below(&seed, 5)) * e;
+        p.to.stride[0] = n * p.to.stride[2] + random_below(&seed, 2) * e;
+        p.from.stride[0] = m * p.from.stride[1] + random_below(&seed, 2) * e;
+        finish(&p.to, &seed);
+        finish(&p.from, &seed);
+        check_pair(&p, 3, &seed);
+    }
+}
+
 /* All shapes of up to three dims of up to three elements of one or two bytes, packed or with gaps.
  */
 static void test_small_worlds(void **state)
@@ -714,8 +740,8 @@ static int run_all(void)
         cmocka_unit_test(test_small_worlds), cmocka_unit_test(test_rows),
         cmocka_unit_test(test_transposes),   cmocka_unit_test(test_random_small),
         cmocka_unit_test(test_random_large), cmocka_unit_test(test_permutations),
-        cmocka_unit_test(test_planes),       cmocka_unit_test(test_spans),
-        cmocka_unit_test(test_entangled),
+        cmocka_unit_test(test_planes),       cmocka_unit_test(test_narrow_planes),
+        cmocka_unit_test(test_spans),        cmocka_unit_test(test_entangled),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
