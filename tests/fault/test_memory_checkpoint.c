@@ -57,6 +57,12 @@ static const char boxes[] =
     "{'rank':1,'parameter':'norm','elements':9,'partial':true,'holds':[{'tensor':"
     "'model.norm.weight','begin':[0],'shape':[4],'offset':0,'strides':[2]}]}]}";
 
+/* Codes that become values: a box that begins and ends within blocks, transposed. */
+static const char value_boxes[] =
+    "{'boxes':[{'ranks':[0,1],'parameter':'gate','dtype':'bf16','elements':15,'dequantize':{"
+    "'block':[2,2],'scale':'*_scale_inv'},'holds':[{'tensor':'model.layers.0.mlp.gate_proj.weight',"
+    "'begin':[1,1],'shape':[5,3],'offset':0,'strides':[1,5]}]}]}";
+
 typedef struct scene {
     /* What a step works on. */
     const char *from, *to;
@@ -344,6 +350,32 @@ static void test_dequantize(void **state)
     small_remove(codes);
 }
 
+/* The same into boxes, said by their side; then compared with what they come from. */
+static void test_dequantize_boxes(void **state)
+{
+    char codes[64], served[64], file[64];
+    (void)state;
+    snprintf(codes, sizeof codes, "%s/codes", small_folder);
+    snprintf(served, sizeof served, "%s/served", small_folder);
+    snprintf(file, sizeof file, "%s/values.json", small_folder);
+    small_put_text(file, value_boxes);
+    scene s = scene_of(logical, "hf");
+    s.options.quantize = "f8e4m3:2x2=*_proj.weight";
+    write_changed(&s, codes);
+    s = scene_of(codes, file);
+    try_reshard(&s);
+    write_changed(&s, served);
+    s.compare.dequantize = "f8e4m3:2x2";
+    s.source = small_open(codes);
+    s.other = small_open(served);
+    try_step("compare values in boxes", compare_step, &s);
+    ferry_checkpoint_destroy(s.source);
+    ferry_checkpoint_destroy(s.other);
+    small_remove(codes);
+    small_remove(served);
+    remove(file);
+}
+
 static void test_boxes(void **state)
 {
     (void)state;
@@ -425,10 +457,11 @@ static void test_compare(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_short_form), cmocka_unit_test(test_cast),
-        cmocka_unit_test(test_quantize),   cmocka_unit_test(test_dequantize),
-        cmocka_unit_test(test_boxes),      cmocka_unit_test(test_in_boxes),
-        cmocka_unit_test(test_journal),    cmocka_unit_test(test_compare),
+        cmocka_unit_test(test_short_form),       cmocka_unit_test(test_cast),
+        cmocka_unit_test(test_quantize),         cmocka_unit_test(test_dequantize),
+        cmocka_unit_test(test_dequantize_boxes), cmocka_unit_test(test_boxes),
+        cmocka_unit_test(test_in_boxes),         cmocka_unit_test(test_journal),
+        cmocka_unit_test(test_compare),
     };
     failing_init();
     return cmocka_run_group_tests(tests, make_scene, small_end);
