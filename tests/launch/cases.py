@@ -3,6 +3,7 @@
 
 import argparse
 import os
+import subprocess
 import sys
 import tempfile
 import traceback
@@ -11,6 +12,24 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "support"))
 import skips  # noqa: E402
 import terminal  # noqa: E402
+
+
+FERRY = None  # the command that --ferry names
+LIMIT_S = 600  # only a hang takes as much
+
+
+def ask(*words, env=None, cwd=None):
+    """(status, output, errors) of the command with these words."""
+    done = subprocess.run([FERRY, *map(str, words)], env=env, cwd=cwd, stdin=subprocess.DEVNULL, capture_output=True,
+                          text=True, timeout=LIMIT_S, check=False)
+    return done.returncode, done.stdout, done.stderr
+
+
+def good(*words, env=None, cwd=None):
+    """The output of the command, which succeeds and has nothing to complain about."""
+    status, out, err = ask(*words, env=env, cwd=cwd)
+    assert (status, err) == (0, ""), (words, status, err)
+    return out
 
 
 class Skip(Exception):
@@ -65,7 +84,8 @@ def main(module, options=None, begin=None):
     for flag, more in (options or {}).items():
         parser.add_argument(flag, **more)
     arguments = parser.parse_args()
-    module["FERRY"] = os.path.realpath(arguments.ferry)
+    global FERRY
+    module["FERRY"] = FERRY = os.path.realpath(arguments.ferry)
     if begin is not None:
         begin(arguments)
     cases = chosen(module, arguments.only)

@@ -12,16 +12,14 @@ import argparse
 import json
 import os
 import re
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
 import cases
+from cases import ask, good
 
 HERE = Path(__file__).resolve().parent
-LIMIT_S = 600
-FERRY = ""
 STANDIN = ""
 FOLDER = Path()
 
@@ -39,18 +37,6 @@ def environment(kind="far", **more):
 
 def kinds():
     return ("far", "cuda") if STANDIN else ("far",)
-
-
-def ask(*words, env):
-    done = subprocess.run([FERRY, *map(str, words)], env=env, stdin=subprocess.DEVNULL,
-                          capture_output=True, text=True, timeout=LIMIT_S, check=False)
-    return done.returncode, done.stdout, done.stderr
-
-
-def good(*words, env):
-    status, out, err = ask(*words, env=env)
-    assert (status, err) == (0, ""), (words, status, err)
-    return out
 
 
 def bad(status, text, *words, env):
@@ -271,13 +257,13 @@ def case_wrong_usage():
 
 
 def main():
-    global FERRY, STANDIN, FOLDER
+    global STANDIN, FOLDER
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--ferry", required=True)
     parser.add_argument("--standin", default="")
     parser.add_argument("--only", default="")
     arguments = parser.parse_args()
-    FERRY, STANDIN = os.path.realpath(arguments.ferry), arguments.standin
+    cases.FERRY, STANDIN = os.path.realpath(arguments.ferry), arguments.standin
     chosen = cases.chosen(globals(), arguments.only)
     with tempfile.TemporaryDirectory() as folder:
         FOLDER = Path(folder)

@@ -13,28 +13,15 @@ import json
 import math
 import re
 import struct
-import subprocess
 import sys
 from html.parser import HTMLParser
 from pathlib import Path
 
 import cases
+from cases import ask, good
 
 EXAMPLES = Path(__file__).resolve().parent.parent.parent / "examples"
-FERRY = None
 FOLDER = None
-
-
-def ask(*words):
-    done = subprocess.run([FERRY, *map(str, words)], stdin=subprocess.DEVNULL, capture_output=True,
-                          text=True, timeout=600, check=False)
-    return done.returncode, done.stdout, done.stderr
-
-
-def good(*words):
-    status, out, err = ask(*words)
-    assert (status, err) == (0, ""), (words, status, err)
-    return out
 
 
 class Tags(HTMLParser):

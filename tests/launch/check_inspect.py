@@ -13,29 +13,15 @@ import math
 import random
 import re
 import struct
-import subprocess
 import sys
 from fractions import Fraction
 from pathlib import Path
 
 import cases
+from cases import ask, good
 
-LIMIT_S = 120
-FERRY = ""
 FOLDER = Path()
 RNG = random.Random()
-
-
-def ask(*words):
-    done = subprocess.run([FERRY, *map(str, words)], stdin=subprocess.DEVNULL, capture_output=True,
-                          text=True, timeout=LIMIT_S)
-    return done.returncode, done.stdout, done.stderr
-
-
-def good(*words):
-    status, out, err = ask(*words)
-    assert (status, err) == (0, ""), (words, status, err)
-    return out
 
 
 # ---- elements from bits --------------------------------------------------------------------------

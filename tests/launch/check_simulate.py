@@ -7,29 +7,16 @@
 
 import json
 import re
-import subprocess
 import sys
 from pathlib import Path
 
 import cases
+from cases import ask, good
 from check_html import report_of
 
 EXAMPLES = Path(__file__).resolve().parent.parent.parent / "examples"
 SPEC = EXAMPLES / "llama-3-70b-disjoint.json"
-FERRY = None
 FOLDER = None
-
-
-def ask(*words):
-    done = subprocess.run([FERRY, *map(str, words)], stdin=subprocess.DEVNULL, capture_output=True,
-                          text=True, timeout=600, check=False)
-    return done.returncode, done.stdout, done.stderr
-
-
-def good(*words):
-    status, out, err = ask(*words)
-    assert (status, err) == (0, ""), (words, status, err)
-    return out
 
 
 def simulate(*words):
