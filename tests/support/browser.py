@@ -5,7 +5,7 @@
         b.open(path, width=1200, height=900, dark=False)
         b.ask("document.title")          # the value of an expression
         b.key("Enter")
-        pixels = b.picture()             # (width, height, rows of RGB bytes)
+        b.png()                          # what is seen, as the bytes of a file
 """
 
 import base64
@@ -13,10 +13,8 @@ import json
 import os
 import select
 import shutil
-import struct
 import subprocess
 import time
-import zlib
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 LONG = 120  # seconds: only a hang takes as much
@@ -124,48 +122,5 @@ class Browser:
         return [m["params"]["request"]["url"] for m in self.said
                 if m.get("method") == "Network.requestWillBeSent"]
 
-    def png(self, whole=False):
-        return base64.b64decode(self.tell("Page.captureScreenshot", format="png",
-                                          captureBeyondViewport=whole)["data"])
-
-    def picture(self):
-        return read_png(self.png())
-
-
-def read_png(data):
-    """(width, height, rows of RGB bytes) of a PNG of eight bits a channel that is not interlaced."""
-    assert data[:8] == b"\x89PNG\r\n\x1a\n"
-    at, packed, head = 8, b"", None
-    while at < len(data):
-        length, kind = struct.unpack(">I4s", data[at:at + 8])
-        body = data[at + 8:at + 8 + length]
-        head = body if kind == b"IHDR" else head
-        packed += body if kind == b"IDAT" else b""
-        at += 12 + length
-    width, height, depth, colours, _, _, interlaced = struct.unpack(">IIBBBBB", head)
-    assert depth == 8 and colours in (2, 6) and not interlaced, (depth, colours, interlaced)
-    channels = 3 if colours == 2 else 4
-    return width, height, [row if channels == 3 else bytes(b for i, b in enumerate(row) if i % 4 < 3)
-                           for row in unfiltered(zlib.decompress(packed), width * channels, height,
-                                                 channels)]
-
-
-def unfiltered(raw, stride, height, channels):
-    rows, above = [], bytes(stride)
-    for y in range(height):
-        kind, line = raw[y * (stride + 1)], bytearray(raw[y * (stride + 1) + 1:(y + 1) * (stride + 1)])
-        for x in range(stride if kind else 0):
-            left = line[x - channels] if x >= channels else 0
-            up = above[x]
-            corner = above[x - channels] if x >= channels else 0
-            guess = (0, left, up, (left + up) // 2, paeth(left, up, corner))[kind]
-            line[x] = (line[x] + guess) & 255
-        rows.append(bytes(line))
-        above = line
-    return rows
-
-
-def paeth(left, up, corner):
-    guess = left + up - corner
-    near = min((abs(guess - left), 0, left), (abs(guess - up), 1, up), (abs(guess - corner), 2, corner))
-    return near[2]
+    def png(self):
+        return base64.b64decode(self.tell("Page.captureScreenshot", format="png")["data"])

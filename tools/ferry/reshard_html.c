@@ -30,12 +30,12 @@ static void put_tiles(const reshard_report *report, FILE *file)
 {
     const ferry_reshard_totals *t = &report->totals;
     char text[2][UNIT_TEXT_BYTES], note[128];
-    snprintf(note, sizeof note, "%s tensors in %s files",
-             format_count(report->source.n_tensors, text[0]),
-             format_count(report->source.n_files, text[1]));
+    snprintf(note, sizeof note, "%s tensor%s in %s file%s",
+             format_count(report->source.n_tensors, text[0]), plural(report->source.n_tensors),
+             format_count(report->source.n_files, text[1]), plural(report->source.n_files));
     put_tile(file, "[", "Source", format_bytes((double)report->source.file_bytes, text[0]), note);
-    snprintf(note, sizeof note, "%s tensors in %s files", format_count(t->n_tensors, text[0]),
-             format_count(t->n_files, text[1]));
+    snprintf(note, sizeof note, "%s tensor%s in %s file%s", format_count(t->n_tensors, text[0]),
+             plural(t->n_tensors), format_count(t->n_files, text[1]), plural(t->n_files));
     put_tile(file, ",[", "Result", format_bytes((double)t->file_bytes, text[0]), note);
     put_tile(file, ",[", "Made of", format_bytes((double)t->read_bytes, text[0]),
              "each byte of the source counted once");
@@ -72,7 +72,9 @@ static ferry_status put_files(FILE *file, const char *title, const void *of, fil
 {
     static const html_column columns[] = {
         {"file", NULL}, {"rank", NULL}, {"tensors", ""}, {"bytes", "B"}};
-    const char *text = is_sharded ? "One for each rank." : "One checkpoint in parts.";
+    const char *text = is_sharded ? "One for each rank."
+                       : n == 1   ? "The whole checkpoint."
+                                  : "One checkpoint in parts.";
     if (n <= MOST_BARS) {
         html_begin_bars(file, title, text, "B");
     } else {

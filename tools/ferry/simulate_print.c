@@ -10,6 +10,8 @@
 #include <stdio.h>
 #include <string.h>
 
+enum { MOST_COLUMNS = 9 };
+
 /* ---- for people ---- */
 
 static int width_of(const simulate_cases *cases, const char *title,
@@ -230,31 +232,67 @@ static void put_lines(FILE *file, const simulate_cases *cases)
     fputs("]}}", file);
 }
 
-static void put_table(FILE *file, const simulate_cases *cases)
+/* Columns that would be empty in all rows are left out, as in the table for the terminal. */
+static size_t choose_columns(const simulate_request *request, html_column *columns_out)
 {
-    static const html_column columns[] = {{"layout", NULL},   {"cluster", NULL},  {"fault", NULL},
-                                          {"ranks by", NULL}, {"ranks", ""},      {"travels", "B"},
-                                          {"bound", "s"},     {"predicted", "s"}, {"limit", NULL}};
-    html_begin_table(file, "All cases",
-                     "By classes: the time of the busiest port, where a schedule would take long "
-                     "to make.",
-                     columns, sizeof columns / sizeof columns[0]);
-    for (size_t i = 0; i < cases->n; i++) {
-        const simulate_case *one = &cases->at[i];
-        const char *texts[] = {one->layout, one->cluster, fault_of(one), one->order};
-        for (size_t k = 0; k < sizeof texts / sizeof texts[0]; k++) {
-            fputs(k > 0 ? "," : i == 0 ? "[" : ",\n[", file);
-            write_json_text(file, texts[k]);
-        }
-        if (one->is_failed) {
-            fputs(",\"\",\"\",\"\",\"\",", file);
-            write_json_text(file, one->error);
-        } else {
-            fprintf(file, ",%u,%llu,%.9g,%.9g,\"%s of rank %u, by %s\"", one->n_ranks,
-                    (unsigned long long)one->moved_bytes, one->bound, one->seconds, one->limit,
-                    one->limit_rank, one->is_scheduled ? "schedule" : "classes");
-        }
+    static const html_column numbers[] = {
+        {"ranks", ""}, {"travels", "B"}, {"bound", "s"}, {"predicted", "s"}, {"limit", NULL}};
+    size_t n = 0;
+    columns_out[n++] = (html_column){"layout", NULL};
+    columns_out[n++] = (html_column){"cluster", NULL};
+    if (request->n_faults > 0) {
+        columns_out[n++] = (html_column){"fault", NULL};
+    }
+    if (request->relabel) {
+        columns_out[n++] = (html_column){"ranks by", NULL};
+    }
+    memcpy(&columns_out[n], numbers, sizeof numbers);
+    return n + sizeof numbers / sizeof numbers[0];
+}
+
+static void put_row(FILE *file, const simulate_request *request, const simulate_case *one)
+{
+    fputs("[", file);
+    write_json_text(file, one->layout);
+    fputs(",", file);
+    write_json_text(file, one->cluster);
+    if (request->n_faults > 0) {
+        fputs(",", file);
+        write_json_text(file, fault_of(one));
+    }
+    if (request->relabel) {
+        fputs(",", file);
+        write_json_text(file, one->order);
+    }
+    if (one->is_failed) {
+        fputs(",\"\",\"\",\"\",\"\",", file);
+        write_json_text(file, one->error);
         fputs("]", file);
+        return;
+    }
+    fprintf(file, ",%u,%llu,%.9g,%.9g,", one->n_ranks, (unsigned long long)one->moved_bytes,
+            one->bound, one->seconds);
+    if (one->moved_bytes == 0) {
+        fputs("\"nothing has to travel\"]", file);
+        return;
+    }
+    fprintf(file, "\"%s of rank %u, by %s\"]", one->limit, one->limit_rank,
+            one->is_scheduled ? "schedule" : "classes");
+}
+
+static void put_table(FILE *file, const simulate_request *request, const simulate_cases *cases)
+{
+    html_column columns[MOST_COLUMNS];
+    size_t n = choose_columns(request, columns);
+    html_begin_table(file, "All cases",
+                     "The limit is the port that takes longest: egress of a rank is what it must "
+                     "send, ingress what it must receive; with node_, what must leave or enter its "
+                     "node. By classes: the time of the busiest port, where a schedule would take "
+                     "long to make.",
+                     columns, n);
+    for (size_t i = 0; i < cases->n; i++) {
+        fputs(i == 0 ? "" : ",\n", file);
+        put_row(file, request, &cases->at[i]);
     }
     fputs("]}}", file);
 }
@@ -276,7 +314,7 @@ static ferry_status fill(const void *context, FILE *file, ferry_error *error)
           file);
     put_lines(file, p->cases);
     fputs(",\n", file);
-    put_table(file, p->cases);
+    put_table(file, p->request, p->cases);
     fputs("]}", file);
     return FERRY_OK;
 }
