@@ -50,7 +50,11 @@ add_custom_command(OUTPUT ${FERRY_COMPLETIONS}/ferry
     COMMAND ferry completion fish > ${FERRY_COMPLETIONS}/ferry.fish
     DEPENDS ferry VERBATIM)
 add_custom_target(completions ALL DEPENDS ${FERRY_COMPLETIONS}/ferry)
-install(FILES ${FERRY_COMPLETIONS}/ferry DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions)
-install(FILES ${FERRY_COMPLETIONS}/_ferry DESTINATION ${CMAKE_INSTALL_DATADIR}/zsh/site-functions)
-install(FILES ${FERRY_COMPLETIONS}/ferry.fish DESTINATION ${CMAKE_INSTALL_DATADIR}/fish/vendor_completions.d)
+# ferry_install_completions(SHARE OPTION...) puts each where its shell looks below SHARE.
+function(ferry_install_completions share)
+    install(FILES ${FERRY_COMPLETIONS}/ferry DESTINATION ${share}/bash-completion/completions ${ARGN})
+    install(FILES ${FERRY_COMPLETIONS}/_ferry DESTINATION ${share}/zsh/site-functions ${ARGN})
+    install(FILES ${FERRY_COMPLETIONS}/ferry.fish DESTINATION ${share}/fish/vendor_completions.d ${ARGN})
+endfunction()
+ferry_install_completions(${CMAKE_INSTALL_DATADIR})
 install(FILES ${FERRY_MAN_PAGES} DESTINATION ${CMAKE_INSTALL_MANDIR}/man1)
