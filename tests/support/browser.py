@@ -43,7 +43,7 @@ class Browser:
              "--hide-scrollbars", "--force-device-scale-factor=1", "--font-render-hinting=none",
              "--remote-debugging-pipe", f"--user-data-dir={folder}", "about:blank"],
             stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-            preexec_fn=plumb, close_fds=False)
+            env=dict(os.environ, TMPDIR=str(folder)), preexec_fn=plumb, close_fds=False)
         os.close(to_read)
         os.close(to_write)
         self.rest, self.number, self.session, self.said = b"", 0, None, []
@@ -56,7 +56,7 @@ class Browser:
         return self
 
     def __exit__(self, *_):
-        self.process.terminate()
+        self.process.terminate()  # it leaves files behind, in the folder
         self.process.wait(LONG)
         os.close(self.to)
         os.close(self.of)
