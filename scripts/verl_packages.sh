@@ -7,19 +7,11 @@ cd "$(dirname "$0")/.."
 scripts/python_packages.sh
 list=bindings/python/tests/requirements-verl.txt
 folder=build/verl
-python=$folder/bin/python
-made=$folder/made # the list that was installed, written last
-log=$folder/log
 . scripts/environment.sh
 
-if [ -x $python ] && cmp -s $list $made; then
-    exit 0
-fi
-echo "making $folder, which takes a minute the first time"
-build/packages/bin/python -m venv $folder >/dev/null || fail "python3 cannot make virtual environments here"
+begin build/packages/bin/python $list
 where="import sysconfig; print(sysconfig.get_path('purelib'))"
-build/packages/bin/python -c "$where" >"$($python -c "$where")/packages.pth"
+build/packages/bin/python -c "$where" >"$("$python" -c "$where")/packages.pth"
 install $list --no-deps
-$python -c "from verl.checkpoint_engine.base import CheckpointEngineManager" >$log 2>&1 ||
-    fail "verl cannot be imported: $(tail -n 1 $log)"
-cp $list $made
+try verl "from verl.checkpoint_engine.base import CheckpointEngineManager"
+finish $list

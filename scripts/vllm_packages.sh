@@ -9,17 +9,10 @@ mkdir -p "$folder"
 folder=$(cd "$folder" && pwd)
 cd "$(dirname "$0")/.."
 list=bindings/python/tests/requirements-vllm.txt
-python=$folder/bin/python
-made=$folder/made # the list that was installed, written last
-log=$folder/log
 . scripts/environment.sh
 
-if [ -x "$python" ] && cmp -s $list "$made"; then
-    exit 0
-fi
-echo "making $folder, which takes minutes the first time"
-"${PYTHON:-python3}" -m venv "$folder" >/dev/null || fail "${PYTHON:-python3} cannot make virtual environments here"
+begin "${PYTHON:-python3}" $list
 install $list --no-deps
-VLLM_TARGET_DEVICE=cpu "$python" -c "from vllm import LLM" >"$log" 2>&1 ||
-    fail "vLLM cannot be imported: $(tail -n 1 "$log")"
-cp $list "$made"
+export VLLM_TARGET_DEVICE=cpu
+try vLLM "from vllm import LLM"
+finish $list
