@@ -7,6 +7,7 @@
 #include "world/link.h"
 
 #include "support/check.h"
+#include "support/emulated.h"
 #include "support/port.h"
 
 #include <arpa/inet.h>
@@ -757,6 +758,9 @@ static int lose_the_network(void)
 static void test_acknowledged(void **state)
 {
     (void)state;
+    if (is_left_out(__func__, "cannot say what was acknowledged (TCP_INFO)")) {
+        return;
+    }
     in_own_network(lose_the_network);
 }
 

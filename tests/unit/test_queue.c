@@ -5,6 +5,7 @@
  */
 #include "exec/queue.h"
 #include "support/check.h"
+#include "support/emulated.h"
 
 #include <ferry/transport.h>
 #include <ferry/world.h>
@@ -174,7 +175,9 @@ static void test_destroy(void **state)
         ferry_queue_destroy(queue);
         assert_string_equal(done, "ab");
     }
-    assert_int_equal(count_threads(), before);
+    while (count_threads() > before) {
+        sched_yield(); /* the kernel lists a thread for a while after its end */
+    }
 }
 
 /* Later work of the queue has all the time that it needs to overtake this. */
@@ -709,6 +712,9 @@ static void run_users(bool destroys)
 static void test_address_again(void **state)
 {
     (void)state;
+    if (is_left_out(__func__, "gives freed memory no second time at once")) {
+        return;
+    }
     enum { BYTES = 1 << 20 };
     ferry_error error;
     ferry_world *world = NULL;
@@ -757,6 +763,9 @@ static void test_threads(void **state)
 /* In a child none of the queue's threads is there: statuses, and nobody waits for them. */
 static void test_forked(void **state)
 {
+    if (is_left_out(__func__, "starts no threads in a child of fork")) {
+        return;
+    }
     ferry_error error;
     gate g = GATE_INIT;
     ferry_queue *queue = make(0);

@@ -3,6 +3,7 @@
 
 #include "transport/transport.h"
 
+#include "support/emulated.h"
 #include "support/random.h"
 
 #include <errno.h>
@@ -243,12 +244,18 @@ static void run_without_attach(rank_thread *self)
 static void test_allowed(void **state)
 {
     (void)state;
+    if (is_left_out(__func__, "reads no memory of another process (process_vm_readv)")) {
+        return;
+    }
     run_processes(3, run_allowed, NULL, FERRY_ANY_RANK);
 }
 
 static void test_attach_denied(void **state)
 {
     (void)state;
+    if (is_left_out(__func__, "takes no filter of system calls (seccomp)")) {
+        return;
+    }
     static const int answers[] = {EPERM, ENOSYS};
     for (size_t i = 0; i < COUNT_OF(answers); i++) {
         denial denied = {.call = SYS_process_vm_readv, .answer = answers[i]};
@@ -260,6 +267,9 @@ static void test_attach_denied(void **state)
 static void test_old_kernel(void **state)
 {
     (void)state;
+    if (is_left_out(__func__, "takes no filter of system calls (seccomp)")) {
+        return;
+    }
     denial denied = {.call = SYS_madvise, .answer = EINVAL, .advice = POPULATE_WRITE};
     run_processes(3, run_allowed, &denied, FERRY_ANY_RANK);
 }
@@ -280,6 +290,9 @@ static void run_without_pages(rank_thread *self)
 static void test_no_pages(void **state)
 {
     (void)state;
+    if (is_left_out(__func__, "takes no filter of system calls (seccomp)")) {
+        return;
+    }
     denial denied = {.call = SYS_madvise, .answer = ENOMEM, .advice = POPULATE_WRITE};
     run_processes(2, run_without_pages, &denied, FERRY_ANY_RANK);
 }
@@ -322,6 +335,9 @@ static void run_unmapped(rank_thread *self)
 static void test_unmapped(void **state)
 {
     (void)state;
+    if (is_left_out(__func__, "reads no memory of another process (process_vm_readv)")) {
+        return;
+    }
     run_processes(2, run_unmapped, NULL, FERRY_ANY_RANK);
 }
 
@@ -358,6 +374,9 @@ static void run_closed(rank_thread *self)
 static void test_closed(void **state)
 {
     (void)state;
+    if (is_left_out(__func__, "reads no memory of another process (process_vm_readv)")) {
+        return;
+    }
     run_processes(2, run_closed, NULL, FERRY_ANY_RANK);
 }
 
@@ -393,6 +412,9 @@ static void run_revoked(rank_thread *self)
 static void test_revoked(void **state)
 {
     (void)state;
+    if (is_left_out(__func__, "reads no memory of another process (process_vm_readv)")) {
+        return;
+    }
     run_processes(2, run_revoked, NULL, FERRY_ANY_RANK);
 }
 
@@ -446,6 +468,9 @@ static void run_death(rank_thread *self)
 static void test_death(void **state)
 {
     (void)state;
+    if (is_left_out(__func__, "reads no memory of another process (process_vm_readv)")) {
+        return;
+    }
     for (int i = 0; i < 5; i++) {
         run_processes(4, run_death, NULL, VICTIM);
     }
@@ -515,6 +540,9 @@ static void run_mapped(rank_thread *self)
 static void test_mapped(void **state)
 {
     (void)state;
+    if (is_left_out(__func__, "takes no filter of system calls (seccomp)")) {
+        return;
+    }
     denial no_attach = {.call = SYS_process_vm_readv, .answer = EPERM};
     denial no_advice = {.call = SYS_madvise, .answer = EINVAL, .advice = POPULATE_WRITE};
     run_processes(2, run_mapped, NULL, FERRY_ANY_RANK);
@@ -550,6 +578,9 @@ static void run_secretive(rank_thread *self)
 static void test_secretive(void **state)
 {
     (void)state;
+    if (is_left_out(__func__, "takes no filter of system calls (seccomp)")) {
+        return;
+    }
     denial denied = {.call = SYS_process_vm_readv, .answer = EPERM};
     run_processes(2, run_secretive, &denied, FERRY_ANY_RANK);
 }
