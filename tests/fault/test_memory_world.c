@@ -149,6 +149,37 @@ static void test_threads(void **state)
     run_script(&growing, 3);
 }
 
+/* One thread alone, whom processes may join: none comes, and whatever fails leaves it as it was. */
+static void test_alone(void **state)
+{
+    char path[64];
+    ferry_grow_options options = FERRY_GROW_OPTIONS_INIT;
+    (void)state;
+    snprintf(path, sizeof path, "/tmp/ferry-memory-alone-%d", (int)getpid());
+    options.path = path;
+    options.join_seconds = 0.02;
+    for (int64_t n = 0, refused = 1; refused != 0; n++) {
+        ferry_world *world, *larger = UNTOUCHED;
+        ferry_error error = {""};
+        int64_t live = failing_live;
+        must(ferry_world_create_threads(1, NULL, &world, &error), &error);
+        failing_mine = true;
+        failing_start(n, n % 2 == 1);
+        ferry_status status = ferry_world_grow(world, &options, &larger, &error);
+        refused = failing_stop();
+        failing_mine = false;
+        check_at(status != FERRY_OK && larger == UNTOUCHED && strlen(error.message) >= 10,
+                 "allocation %lld: %s", (long long)n, ferry_status_name(status));
+        check_at(refused || (status == FERRY_ERR_TIMEOUT && n > 10), "allocation %lld",
+                 (long long)n);
+        check_at(access(path, F_OK) != 0, "allocation %lld: the file is kept", (long long)n);
+        must(ferry_world_barrier(world, &error), &error);
+        ferry_world_destroy(world);
+        check_at(failing_live == live, "allocation %lld: %lld blocks are kept", (long long)n,
+                 (long long)(failing_live - live));
+    }
+}
+
 /*
  * Processes
  */
@@ -358,6 +389,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_creation),
         cmocka_unit_test(test_threads),
+        cmocka_unit_test(test_alone),
         cmocka_unit_test(test_processes),
     };
     failing_init();
