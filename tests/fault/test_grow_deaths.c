@@ -182,7 +182,9 @@ static ferry_status step(ferry_world *world, ferry_world **next, bool *done)
     }
     if (ferry_world_state(world, NULL, NULL) != FERRY_OK && *next == NULL) {
         atomic_store(&changes, true);
-        status = ferry_world_shrink(world, 0, next, &own->error);
+        /* Who has slept may find nobody any more, and others live: it is not to go on alone. */
+        uint32_t min_ranks = own->is_to_wake ? 2 : 0;
+        status = ferry_world_shrink(world, min_ranks, next, &own->error);
         atomic_store(&changes, false);
         return status;
     }

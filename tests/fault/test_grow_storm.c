@@ -389,7 +389,9 @@ static ferry_status recover(actor *r)
     if (ferry_world_state(r->world, NULL, NULL) == FERRY_OK) {
         end_wrong(r, "a call failed in a world that stands");
     }
-    ferry_status status = ferry_world_shrink(r->world, 0, &smaller, &r->error);
+    /* Who has slept may find nobody any more, and others live: it is not to go on alone. */
+    uint32_t min_ranks = own->is_to_wake ? 2 : 0;
+    ferry_status status = ferry_world_shrink(r->world, min_ranks, &smaller, &r->error);
     if (status != FERRY_OK && atomic_load(&own->fired) != 0) {
         stay_out(r);
     }
@@ -453,9 +455,6 @@ _Noreturn static void live(uint32_t who, const char *path)
             if (is_told && is_pointless()) {
                 own->is_well = own->ended = true;
                 _exit(0);
-            }
-            if (is_told && atomic_load(&own->fired) != 0) {
-                stay_out(&r); /* in a world of its own: it found nobody behind the old doors */
             }
             must_be(&r, ++steps < MOST_STEPS, "no end");
             status = recover(&r);
