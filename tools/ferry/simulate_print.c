@@ -272,7 +272,7 @@ static void put_row(FILE *file, const simulate_request *request, const simulate_
     }
     fprintf(file, ",%u,%llu,%.9g,%.9g,", one->n_ranks, (unsigned long long)one->moved_bytes,
             one->bound, one->seconds);
-    if (one->moved_bytes == 0) {
+    if (one->moved_bytes == 0 && one->seconds <= 0) {
         fputs("\"nothing has to travel\"]", file);
         return;
     }
@@ -285,10 +285,10 @@ static void put_table(FILE *file, const simulate_request *request, const simulat
     html_column columns[MOST_COLUMNS];
     size_t n = choose_columns(request, columns);
     html_begin_table(file, "All cases",
-                     "The limit is the port that takes longest: egress of a rank is what it must "
-                     "send, ingress what it must receive; with node_, what must leave or enter its "
-                     "node. By classes: the time of the busiest port, where a schedule would take "
-                     "long to make.",
+                     "The limit is what takes longest: egress of a rank is what it must send, "
+                     "ingress what it must receive; node_egress and node_ingress, what must leave "
+                     "or enter its node; node_copies, what its node's CPUs copy. By classes: the "
+                     "time of the busiest port, where a schedule would take long to make.",
                      columns, n);
     for (size_t i = 0; i < cases->n; i++) {
         fputs(i == 0 ? "" : ",\n", file);
