@@ -464,6 +464,28 @@ def join(record):
         + (f"**missed in {n_late} rows**" if n_late > 0 else "met in all rows") + ".\n")
 
 
+# ---- predictions ----
+
+NEAR = 0.1  # of what was measured
+
+
+def simulate(record):
+    cases = [case for part in ("shm", "hosts") for case in record.get(part, {}).get("cases", [])]
+    rows = [[case["case"].replace("shm", "one machine,").replace("hosts", "hosts,"),
+             seconds(median(case["predicted"])), figure(seconds(median(case["measured"])),
+                                                        case["measured"]),
+             f"{median(case['ratios']):.2f}" + mark(spread(case["ratios"]))] for case in cases]
+    far = sum(abs(median(case["ratios"]) - 1) > NEAR for case in cases)
+    text = table(["refit, ranks", "predicted", "measured", "predicted / measured"], rows)
+    text += f"\nTarget: within {percent(NEAR)}, " + (
+        f"**missed in {far} of {len(cases)} rows**" if far > 0 else "met in all rows") + ".\n"
+    rows = [[case["case"].replace("mixed ", ""), str(case["lines"]), str(case["within_10"]),
+             str(case["within_20"]), percent(case["median_off"])]
+            for case in record.get("mixed", {}).get("cases", [])]
+    return text + "\n" + table(["mixed collectives, ranks", "calls", "within 10 %", "within 20 %",
+                                "half within"], rows)
+
+
 # ---- the page ----
 
 SECTIONS = [
@@ -485,6 +507,10 @@ SECTIONS = [
      "What it costs the members, beside the newcomer's bytes, from the call to grow until the "
      "newcomer has their version: tensors are of 64 bytes, ranks are processes, and the newcomer is "
      "at the door already. Times are the slowest member's."),
+    ("simulate", "Predictions beside measurements", simulate,
+     "`ferry simulate` predicts refits: on one machine by three numbers that are fitted to runs of "
+     "other layouts, between hosts by the rate of a plain TCP stream. `ferry bench mixed --predict` "
+     "predicts calls of sizes that its costs were not fitted to: an operation in a mode at a size."),
     ("mixed", "Fused collectives, 4 ranks", mixed,
      "For each size, Open MPI's best is the fastest of all ways to write the operation with its "
      "collectives, under several settings. A *way* is one such combination. AUTOTUNE is ferry's "
