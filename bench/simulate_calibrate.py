@@ -99,7 +99,7 @@ def fit(ferry, n_bytes):
     n_batches = max(TOGETHER)  # of a rank: one to each
     latency = max(0.0, (small - together / 256) / n_batches)
     return cluster_of(64, n_bytes / alone, n_bytes / alone, latency,
-                      copy_gbytes_per_s=n_bytes / together / 1e9)
+                      copy_all_gbytes_per_s=n_bytes / together / 1e9)
 
 
 def shm(arguments, ferry):

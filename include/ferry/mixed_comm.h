@@ -310,23 +310,23 @@ FERRY_API ferry_status ferry_mixed_comm_reset_counts(ferry_mixed_comm *comm, fer
  * nodes; what they say of engines, tables and queues is not looked at, and grid_size 0 is one lane.
  * multicast: ranks of a node could read each other's memory in place.
  */
-typedef struct ferry_mixed_outline ferry_mixed_outline;
+typedef struct ferry_mixed_sketch ferry_mixed_sketch;
 
 /* A parameter that does not fit is FERRY_ERR_INVALID_INPUT, as ferry_mixed_comm_create has it. */
-FERRY_API ferry_status ferry_mixed_outline_create(const ferry_mixed_comm_options *options,
-                                                  bool multicast, ferry_mixed_outline **outline_out,
-                                                  ferry_error *error);
+FERRY_API ferry_status ferry_mixed_sketch_create(const ferry_mixed_comm_options *options,
+                                                 bool multicast, ferry_mixed_sketch **sketch_out,
+                                                 ferry_error *error);
 /* NULL is allowed. */
-FERRY_API void ferry_mixed_outline_destroy(ferry_mixed_outline *outline);
+FERRY_API void ferry_mixed_sketch_destroy(ferry_mixed_sketch *sketch);
 
 /* The operations and modes that such a handle would have, but AUTOTUNE. */
-FERRY_API ferry_status ferry_mixed_outline_get_valid_op_list(const ferry_mixed_outline *outline,
-                                                             uint32_t *ops_out, size_t room,
-                                                             size_t *n_out, ferry_error *error);
+FERRY_API ferry_status ferry_mixed_sketch_get_valid_op_list(const ferry_mixed_sketch *sketch,
+                                                            uint32_t *ops_out, size_t room,
+                                                            size_t *n_out, ferry_error *error);
 /* The modes: see above. */
-FERRY_API ferry_status ferry_mixed_outline_get_valid_mode_list(const ferry_mixed_outline *outline,
-                                                               uint32_t *modes_out, size_t room,
-                                                               size_t *n_out, ferry_error *error);
+FERRY_API ferry_status ferry_mixed_sketch_get_valid_mode_list(const ferry_mixed_sketch *sketch,
+                                                              uint32_t *modes_out, size_t room,
+                                                              size_t *n_out, ferry_error *error);
 
 /* What the rank does in one call whose output has memory of its own. */
 typedef struct ferry_mixed_work {
@@ -351,9 +351,9 @@ typedef struct ferry_mixed_work {
     }
 
 /* Of a piece of `count` elements: of the input; of what scatters, of a chunk of it. */
-FERRY_API ferry_status ferry_mixed_outline_count(const ferry_mixed_outline *outline, uint32_t op,
-                                                 uint32_t mode, uint64_t count,
-                                                 ferry_mixed_work *work_out, ferry_error *error);
+FERRY_API ferry_status ferry_mixed_sketch_count(const ferry_mixed_sketch *sketch, uint32_t op,
+                                                uint32_t mode, uint64_t count,
+                                                ferry_mixed_work *work_out, ferry_error *error);
 
 #define FERRY_MIXED_ENGINE_BYTES 64
 

@@ -20,7 +20,7 @@ import sys
 # What functions are about. Longer names first: ferry_reshard_plan_digest is of a reshard_plan.
 OBJECTS = """
 box checkpoint cluster config dtype engine event group ledger log machine map memory_kind memory names
-mixed_comm mixed_mode mixed_op mixed_outline model param_metadata param plan prefix_map queue reference_batches
+mixed_comm mixed_mode mixed_op mixed_sketch model param_metadata param plan prefix_map queue reference_batches
 reference_schedule reference_segment reference_summaries reference_workloads region request
 report reshard_plan reshard roster schedule service shard sharding_descriptor side simulation spec status subset
 task_list tensors transfers transport world

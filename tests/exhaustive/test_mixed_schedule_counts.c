@@ -209,18 +209,18 @@ static ferry_mixed_comm_options options_of(const handle_rank *r)
     return o;
 }
 
-/* What the outline says of a call is what the handle has counted; true as well if it cannot. */
-static bool is_outlined(handle_rank *r, const ferry_mixed_comm *comm, uint32_t op, uint32_t mode,
+/* What the sketch says of a call is what the handle has counted; true as well if it cannot. */
+static bool is_sketched(handle_rank *r, const ferry_mixed_comm *comm, uint32_t op, uint32_t mode,
                         const ferry_mixed_counts *counts, uint64_t n)
 {
     ferry_mixed_comm_options o = options_of(r);
     ferry_mixed_comm_info info = FERRY_MIXED_COMM_INFO_INIT;
-    ferry_mixed_outline *outline = NULL;
+    ferry_mixed_sketch *sketch = NULL;
     ferry_mixed_work w = FERRY_MIXED_WORK_INIT;
     bool same = ferry_mixed_comm_get_info(comm, &info, NULL) == FERRY_OK &&
-                ferry_mixed_outline_create(&o, info.multicast, &outline, NULL) == FERRY_OK &&
-                ferry_mixed_outline_count(outline, op, mode, n, &w, NULL) == FERRY_OK;
-    ferry_mixed_outline_destroy(outline);
+                ferry_mixed_sketch_create(&o, info.multicast, &sketch, NULL) == FERRY_OK &&
+                ferry_mixed_sketch_count(sketch, op, mode, n, &w, NULL) == FERRY_OK;
+    ferry_mixed_sketch_destroy(sketch);
     return same && w.n_steps == counts->n_steps && w.n_lanes == 1 &&
            w.n_steps * (w.n_inside_waits + w.n_between_waits) == counts->n_waits &&
            w.inside_bytes_written == counts->inside_bytes_written &&
@@ -273,8 +273,8 @@ static ferry_status run_one(handle_rank *r, ferry_mixed_comm *comm, uint32_t op,
     }
     if (status == FERRY_OK) {
         compare_counts(r, op, mode, &counts, n, e);
-        if (!is_outlined(r, comm, op, mode, &counts, n) && r->wrong[0] == '\0') {
-            snprintf(r->wrong, sizeof r->wrong, "rank %u, %s, %s: the outline counts otherwise",
+        if (!is_sketched(r, comm, op, mode, &counts, n) && r->wrong[0] == '\0') {
+            snprintf(r->wrong, sizeof r->wrong, "rank %u, %s, %s: the sketch counts otherwise",
                      r->rank, ferry_mixed_op_name(op), ferry_mixed_mode_name(mode));
         }
         r->n_runs++;

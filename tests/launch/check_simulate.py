@@ -195,14 +195,14 @@ def case_copies():
     rates = {"format": "ferry.cluster/1", **spec["cluster"]}
     busiest = max(copied(spec, range(node * per, node * per + per)) for node in range(5))
     for method in ("schedule", "classes"):
-        path.write_text(json.dumps({**rates, "copy_gbytes_per_s": 2}))
+        path.write_text(json.dumps({**rates, "copy_all_gbytes_per_s": 2}))
         one, slow, nic = simulate(SPEC, "--cluster", path, "--method", method,
                                   *[f"--fault={kind}:4=0.5" for kind in ("slow", "nic")])
         assert one["limit"] == nic["limit"] == "node_copies" and one["limit_rank"] == 32, one
         assert abs(one["seconds"] / (busiest / 2e9) - 1) < 1e-8, (one, busiest)
         assert nic["seconds"] == one["seconds"]
         assert abs(slow["seconds"] / (2 * one["seconds"]) - 1) < 1e-8, slow
-        path.write_text(json.dumps({**rates, "copy_gbytes_per_s": 1e6}))
+        path.write_text(json.dumps({**rates, "copy_all_gbytes_per_s": 1e6}))
         ample, = simulate(SPEC, "--cluster", path, "--method", method)
         given, = simulate(SPEC, "--method", method)
         assert ample["seconds"] == given["seconds"] and ample["limit"] == given["limit"]
@@ -211,14 +211,14 @@ def case_copies():
     still.write_text(json.dumps({
         "format": "ferry.spec/1", "source": side, "destination": side,
         "tensors": [{"name": "w", "shape": [1000], "dtype": "f32"}]}))
-    path.write_text(json.dumps({**rates, "copy_gbytes_per_s": 2}))
+    path.write_text(json.dumps({**rates, "copy_all_gbytes_per_s": 2}))
     kept, = simulate(still, "--cluster", path)
     assert abs(kept["seconds"] / 2e-6 - 1) < 1e-8 and kept["moved"] == 0, kept
     for wrong in ("0", "-1", '"2"', "null", "1e13"):
-        path.write_text(json.dumps(rates)[:-1] + f', "copy_gbytes_per_s": {wrong}}}')
+        path.write_text(json.dumps(rates)[:-1] + f', "copy_all_gbytes_per_s": {wrong}}}')
         status, out, err = ask("simulate", SPEC, "--cluster", path)
         assert (status, out) == (1, "") and err.count("\n") == 1, err
-        assert f'{path}: "copy_gbytes_per_s" must be a number from 1e-9 to 1e12' in err, err
+        assert f'{path}: "copy_all_gbytes_per_s" must be a number from 1e-9 to 1e12' in err, err
 
 
 def case_classes():

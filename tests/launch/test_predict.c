@@ -47,10 +47,10 @@ static mixed_costs draw_costs(uint32_t processors)
     return c;
 }
 
-static mixed_outlines open_ranks(uint32_t nodes, uint32_t tp, uint32_t dp, uint32_t inter_tp)
+static mixed_sketches open_ranks(uint32_t nodes, uint32_t tp, uint32_t dp, uint32_t inter_tp)
 {
     ferry_mixed_comm_options o = FERRY_MIXED_COMM_OPTIONS_INIT;
-    mixed_outlines outlines = {.at = NULL};
+    mixed_sketches sketches = {.at = NULL};
     ferry_error error;
     o.local_size = tp * dp;
     o.inter_size = nodes;
@@ -58,13 +58,13 @@ static mixed_outlines open_ranks(uint32_t nodes, uint32_t tp, uint32_t dp, uint3
     o.local_tp_size = tp;
     o.local_dp_size = dp;
     o.inter_tp_size = inter_tp;
-    must(mixed_outlines_open(&o, true, o.world_size, &outlines, &error), &error);
-    assert_int_equal(outlines.n, o.world_size);
-    return outlines;
+    must(mixed_sketches_open(&o, true, o.world_size, &sketches, &error), &error);
+    assert_int_equal(sketches.n, o.world_size);
+    return sketches;
 }
 
 /* All calls of these sizes that have a schedule, with the seconds that the costs say. */
-static size_t list_calls(const mixed_costs *costs, const mixed_outlines *outlines, double least,
+static size_t list_calls(const mixed_costs *costs, const mixed_sketches *sketches, double least,
                          double factor, mixed_sample *samples)
 {
     size_t n = 0;
@@ -73,7 +73,7 @@ static size_t list_calls(const mixed_costs *costs, const mixed_outlines *outline
             for (double bytes = least; bytes <= 8192 * 4096.0; bytes *= factor) {
                 mixed_sample *s = &samples[n];
                 *s = (mixed_sample){op, mode, (uint64_t)bytes, (uint64_t)bytes / 2, 0};
-                s->seconds = mixed_predict(costs, outlines, s);
+                s->seconds = mixed_predict(costs, sketches, s);
                 n += s->seconds > 0;
             }
         }
@@ -81,23 +81,23 @@ static size_t list_calls(const mixed_costs *costs, const mixed_outlines *outline
     return n;
 }
 
-static void check_fit(const mixed_outlines *outlines, uint32_t processors)
+static void check_fit(const mixed_sketches *sketches, uint32_t processors)
 {
     static mixed_sample shown[MOST], others[MOST];
     mixed_costs made_up = draw_costs(processors), found = {.processors = processors};
     ferry_error error;
-    size_t n = list_calls(&made_up, outlines, 8192, 64, shown);
-    size_t n_others = list_calls(&made_up, outlines, 8192 * 8, 64, others);
+    size_t n = list_calls(&made_up, sketches, 8192, 64, shown);
+    size_t n_others = list_calls(&made_up, sketches, 8192 * 8, 64, others);
     assert_true(n > 8 && n_others > 5 && n < MOST && n_others < MOST);
-    must(mixed_fit(shown, n, outlines, &found, &error), &error);
+    must(mixed_fit(shown, n, sketches, &found, &error), &error);
     assert_int_equal(found.n_knots, 3);
     for (size_t i = 0; i < n; i++) {
-        double off = fabs(mixed_predict(&found, outlines, &shown[i]) / shown[i].seconds - 1);
+        double off = fabs(mixed_predict(&found, sketches, &shown[i]) / shown[i].seconds - 1);
         check_at(off < 0.02, "%s %s, %llu bytes: %g off", ferry_mixed_op_name(shown[i].op),
                  ferry_mixed_mode_name(shown[i].mode), (unsigned long long)shown[i].bytes, off);
     }
     for (size_t i = 0; i < n_others; i++) {
-        double off = fabs(mixed_predict(&found, outlines, &others[i]) / others[i].seconds - 1);
+        double off = fabs(mixed_predict(&found, sketches, &others[i]) / others[i].seconds - 1);
         check_at(off < 0.05, "%s %s, %llu bytes between: %g off", ferry_mixed_op_name(others[i].op),
                  ferry_mixed_mode_name(others[i].mode), (unsigned long long)others[i].bytes, off);
     }
@@ -114,13 +114,13 @@ static void test_made_up_costs(void **unused)
     const uint32_t shapes[][4] = {
         {1, 2, 1, 1}, {1, 2, 2, 1}, {1, 1, 4, 1}, {2, 2, 2, 2}, {4, 2, 1, 2}};
     for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++) {
-        mixed_outlines outlines =
+        mixed_sketches sketches =
             open_ranks(shapes[i][0], shapes[i][1], shapes[i][2], shapes[i][3]);
         for (uint32_t turn = 0; turn < 8; turn++) {
             state = 1000 * i + turn;
-            check_fit(&outlines, turn % 3);
+            check_fit(&sketches, turn % 3);
         }
-        mixed_outlines_close(&outlines);
+        mixed_sketches_close(&sketches);
     }
 }
 
@@ -130,18 +130,18 @@ static void test_nothing_below_zero(void **unused)
     (void)unused;
     mixed_sample samples[MOST];
     mixed_costs costs = draw_costs(2), found = {.processors = 2};
-    mixed_outlines outlines = open_ranks(1, 2, 2, 1);
+    mixed_sketches sketches = open_ranks(1, 2, 2, 1);
     ferry_error error;
-    size_t n = list_calls(&costs, &outlines, 8192, 64, samples);
+    size_t n = list_calls(&costs, &sketches, 8192, 64, samples);
     for (size_t i = 0; i < n; i++) {
         samples[i].seconds = 1e-3 / (double)samples[i].bytes;
     }
-    must(mixed_fit(samples, n, &outlines, &found, &error), &error);
+    must(mixed_fit(samples, n, &sketches, &found, &error), &error);
     assert_true(found.call >= 0 && found.write >= 0 && found.read >= 0 && found.step >= 0);
     for (size_t i = 0; i < found.n_knots; i++) {
         assert_true(found.tensors[i].each >= 0);
     }
-    mixed_outlines_close(&outlines);
+    mixed_sketches_close(&sketches);
 }
 
 static void test_nothing_to_learn(void **unused)
@@ -149,12 +149,12 @@ static void test_nothing_to_learn(void **unused)
     (void)unused;
     const mixed_sample sample = {FERRY_MIXED_ALL_REDUCE, FERRY_MIXED_AUTOTUNE, 8192, 4096, 1};
     mixed_costs found = {.processors = 2};
-    mixed_outlines outlines = open_ranks(1, 2, 1, 1);
+    mixed_sketches sketches = open_ranks(1, 2, 1, 1);
     ferry_error error;
-    assert_int_equal(mixed_fit(&sample, 1, &outlines, &found, &error), FERRY_ERR_INVALID_INPUT);
+    assert_int_equal(mixed_fit(&sample, 1, &sketches, &found, &error), FERRY_ERR_INVALID_INPUT);
     assert_non_null(strstr(error.message, "no call to which costs can be fitted"));
-    assert_true(mixed_predict(&found, &outlines, &sample) == 0);
-    mixed_outlines_close(&outlines);
+    assert_true(mixed_predict(&found, &sketches, &sample) == 0);
+    mixed_sketches_close(&sketches);
 }
 
 int main(void)

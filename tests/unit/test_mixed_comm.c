@@ -319,45 +319,45 @@ static void test_counts(void **state)
     run_shape(&one_node, counts);
 }
 
-static void refuse_outline(const ferry_mixed_comm_options *o, ferry_status wanted, const char *says)
+static void refuse_sketch(const ferry_mixed_comm_options *o, ferry_status wanted, const char *says)
 {
-    ferry_mixed_outline *outline = NULL;
+    ferry_mixed_sketch *sketch = NULL;
     ferry_error error = {0};
-    check_status(says, wanted, ferry_mixed_outline_create(o, true, &outline, &error), &error);
+    check_status(says, wanted, ferry_mixed_sketch_create(o, true, &sketch, &error), &error);
     check_says(says, says, &error);
-    assert_null(outline);
+    assert_null(sketch);
 }
 
-static void test_outline_refuses(void **state)
+static void test_sketch_refuses(void **state)
 {
     (void)state;
     ferry_mixed_comm_options o = FERRY_MIXED_COMM_OPTIONS_INIT;
-    refuse_outline(&o, FERRY_ERR_INVALID_INPUT, "size");
+    refuse_sketch(&o, FERRY_ERR_INVALID_INPUT, "size");
     o.world_size = 4;
     o.local_size = 4;
     o.inter_size = 1;
     o.local_tp_size = 3;
-    refuse_outline(&o, FERRY_ERR_INVALID_INPUT, "3");
+    refuse_sketch(&o, FERRY_ERR_INVALID_INPUT, "3");
     o.local_tp_size = 2;
     o.dtype = FERRY_U8;
-    refuse_outline(&o, FERRY_ERR_UNSUPPORTED, "u8");
+    refuse_sketch(&o, FERRY_ERR_UNSUPPORTED, "u8");
     o.dtype = FERRY_F32;
     o.min_num_steps = 0;
-    refuse_outline(&o, FERRY_ERR_INVALID_INPUT, "min_num_steps");
+    refuse_sketch(&o, FERRY_ERR_INVALID_INPUT, "min_num_steps");
     o = (ferry_mixed_comm_options)FERRY_MIXED_COMM_OPTIONS_INIT;
     o.struct_size = 3;
-    refuse_outline(&o, FERRY_ERR_MISUSE, "struct_size");
-    assert_int_equal(ferry_mixed_outline_create(&o, true, NULL, NULL), FERRY_ERR_MISUSE);
-    ferry_mixed_outline_destroy(NULL);
+    refuse_sketch(&o, FERRY_ERR_MISUSE, "struct_size");
+    assert_int_equal(ferry_mixed_sketch_create(&o, true, NULL, NULL), FERRY_ERR_MISUSE);
+    ferry_mixed_sketch_destroy(NULL);
 }
 
 /* Two nodes of two ranks, which sum in fp32: a rank sends its half to the other node, and reads
  * both. */
-static void test_outline_of_partial_sums(void **state)
+static void test_sketch_of_partial_sums(void **state)
 {
     (void)state;
     ferry_mixed_comm_options o = FERRY_MIXED_COMM_OPTIONS_INIT;
-    ferry_mixed_outline *outline = NULL;
+    ferry_mixed_sketch *sketch = NULL;
     ferry_mixed_work w = FERRY_MIXED_WORK_INIT;
     ferry_error error;
     const uint64_t count = 4096, half = count / 2 * sizeof(float);
@@ -365,21 +365,21 @@ static void test_outline_of_partial_sums(void **state)
     o.local_size = o.inter_size = 2;
     o.dtype = FERRY_BF16;
     o.deterministic = true;
-    must(ferry_mixed_outline_create(&o, true, &outline, &error), &error);
-    must(ferry_mixed_outline_count(outline, FERRY_MIXED_ALL_REDUCE,
+    must(ferry_mixed_sketch_create(&o, true, &sketch, &error), &error);
+    must(ferry_mixed_sketch_count(sketch, FERRY_MIXED_ALL_REDUCE,
                                    FERRY_MIXED_FUSED_BYTES1_MULTICAST, count, &w, &error),
          &error);
     assert_true(w.between_bytes == half && w.n_between_waits == 1 && w.n_inside_waits == 2);
     assert_true(w.own_bytes_written == half && w.own_bytes_read == 2 * half);
-    ferry_mixed_outline_destroy(outline);
+    ferry_mixed_sketch_destroy(sketch);
 }
 
-/* A piece of an outline as this rank's own memory has it, and what is not there. */
-static void test_outline(void **state)
+/* A piece of a sketch as this rank's own memory has it, and what is not there. */
+static void test_sketch(void **state)
 {
     (void)state;
     ferry_mixed_comm_options o = FERRY_MIXED_COMM_OPTIONS_INIT;
-    ferry_mixed_outline *outline = NULL;
+    ferry_mixed_sketch *sketch = NULL;
     ferry_mixed_work w = FERRY_MIXED_WORK_INIT;
     ferry_error error;
     uint32_t list[FERRY_MIXED_N_MODES];
@@ -391,37 +391,37 @@ static void test_outline(void **state)
     o.local_tp_size = 2;
     o.grid_size = 2;
     o.dtype = FERRY_F32;
-    must(ferry_mixed_outline_create(&o, true, &outline, &error), &error);
-    must(ferry_mixed_outline_get_valid_op_list(outline, list, 1, &n, &error), &error);
+    must(ferry_mixed_sketch_create(&o, true, &sketch, &error), &error);
+    must(ferry_mixed_sketch_get_valid_op_list(sketch, list, 1, &n, &error), &error);
     assert_true(n == 2 && list[0] == op);
-    must(ferry_mixed_outline_get_valid_mode_list(outline, list, FERRY_MIXED_N_MODES, &n, &error),
+    must(ferry_mixed_sketch_get_valid_mode_list(sketch, list, FERRY_MIXED_N_MODES, &n, &error),
          &error);
     assert_true(n == 6 && list[0] == waits && list[5] == FERRY_MIXED_BASE_TP_DP);
     /* Two lanes of whole blocks and a rest: the input once, and each chunk of the output. */
     const uint64_t count = 1000 * 1000 + 7, bytes = 4 * count;
-    must(ferry_mixed_outline_count(outline, op, waits, count, &w, &error), &error);
+    must(ferry_mixed_sketch_count(sketch, op, waits, count, &w, &error), &error);
     assert_true(w.n_lanes == 2 && w.is_pipelined && w.n_steps > 4);
     assert_true(w.n_inside_waits == 1 && w.n_between_waits == 0 && w.between_bytes == 0);
     assert_true(w.inside_bytes_written == bytes && w.inside_bytes_read == 3 * bytes);
     assert_true(w.tensor_bytes_written == 2 * bytes && w.tensor_bytes_read == 2 * bytes);
     assert_true(w.own_bytes_written == 0 && w.own_bytes_read == 0);
-    assert_int_equal(ferry_mixed_outline_count(outline, op, waits, 0, &w, &error),
+    assert_int_equal(ferry_mixed_sketch_count(sketch, op, waits, 0, &w, &error),
                      FERRY_ERR_INVALID_INPUT);
-    assert_int_equal(ferry_mixed_outline_count(outline, op, waits, UINT64_MAX, &w, &error),
+    assert_int_equal(ferry_mixed_sketch_count(sketch, op, waits, UINT64_MAX, &w, &error),
                      FERRY_ERR_INVALID_INPUT);
-    assert_int_equal(ferry_mixed_outline_count(outline, op, FERRY_MIXED_AUTOTUNE, 1, &w, &error),
+    assert_int_equal(ferry_mixed_sketch_count(sketch, op, FERRY_MIXED_AUTOTUNE, 1, &w, &error),
                      FERRY_ERR_INVALID_INPUT);
     check_says("mode", "autotune", &error);
-    assert_int_equal(ferry_mixed_outline_count(outline, 99, waits, 1, &w, &error),
+    assert_int_equal(ferry_mixed_sketch_count(sketch, 99, waits, 1, &w, &error),
                      FERRY_ERR_INVALID_INPUT);
-    assert_int_equal(ferry_mixed_outline_count(NULL, op, waits, 1, &w, &error), FERRY_ERR_MISUSE);
-    assert_int_equal(ferry_mixed_outline_count(outline, op, waits, 1, NULL, &error),
+    assert_int_equal(ferry_mixed_sketch_count(NULL, op, waits, 1, &w, &error), FERRY_ERR_MISUSE);
+    assert_int_equal(ferry_mixed_sketch_count(sketch, op, waits, 1, NULL, &error),
                      FERRY_ERR_MISUSE);
-    assert_int_equal(ferry_mixed_outline_get_valid_op_list(outline, list, 1, NULL, &error),
+    assert_int_equal(ferry_mixed_sketch_get_valid_op_list(sketch, list, 1, NULL, &error),
                      FERRY_ERR_MISUSE);
-    assert_int_equal(ferry_mixed_outline_get_valid_mode_list(NULL, list, 1, &n, &error),
+    assert_int_equal(ferry_mixed_sketch_get_valid_mode_list(NULL, list, 1, &n, &error),
                      FERRY_ERR_MISUSE);
-    ferry_mixed_outline_destroy(outline);
+    ferry_mixed_sketch_destroy(sketch);
 }
 
 /* A handle or a place that is not there; and what is NULL in a call is refused alike on all ranks.
@@ -531,9 +531,9 @@ int main(void)
         cmocka_unit_test(test_busy),
         cmocka_unit_test(test_alone),
         cmocka_unit_test(test_counts),
-        cmocka_unit_test(test_outline_refuses),
-        cmocka_unit_test(test_outline),
-        cmocka_unit_test(test_outline_of_partial_sums),
+        cmocka_unit_test(test_sketch_refuses),
+        cmocka_unit_test(test_sketch),
+        cmocka_unit_test(test_sketch_of_partial_sums),
         cmocka_unit_test(test_nothing),
         cmocka_unit_test(test_defaults),
     };

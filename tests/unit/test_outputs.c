@@ -36,7 +36,7 @@ static struct {
     ferry_world *world;
     ferry_service *service;
     ferry_mixed_comm *comm;
-    ferry_mixed_outline *outline;
+    ferry_mixed_sketch *sketch;
     unsigned char bytes[16];
 } s;
 
@@ -151,7 +151,7 @@ static void make_comm(void)
     must(ferry_mixed_comm_run_autotune(s.comm, &error), &error);
     options.world_size = options.local_size = 2;
     options.inter_size = 1;
-    must(ferry_mixed_outline_create(&options, true, &s.outline, &error), &error);
+    must(ferry_mixed_sketch_create(&options, true, &s.sketch, &error), &error);
 }
 
 static int make_scene(void **state)
@@ -172,7 +172,7 @@ static int make_scene(void **state)
 static int remove_scene(void **state)
 {
     ferry_mixed_comm_destroy(s.comm);
-    ferry_mixed_outline_destroy(s.outline);
+    ferry_mixed_sketch_destroy(s.sketch);
     ferry_service_destroy(s.service);
     ferry_world_destroy(s.world);
     ferry_reshard_destroy(s.quantizing);
@@ -323,7 +323,7 @@ GET(checkpoint_totals, ferry_checkpoint_get_totals(s.checkpoint, out, &error))
 GET(destination, ferry_service_destination_at(s.service, 0, out, &error))
 GET(comm_info, ferry_mixed_comm_get_info(s.comm, out, &error))
 GET(counts, ferry_mixed_comm_get_counts(s.comm, out, &error))
-GET(work, ferry_mixed_outline_count(s.outline, 0, FERRY_MIXED_BASE_ONE, 8, out, &error))
+GET(work, ferry_mixed_sketch_count(s.sketch, 0, FERRY_MIXED_BASE_ONE, 8, out, &error))
 GET(timing, ferry_mixed_comm_timing_at(s.comm, 0, out, &error))
 GET(map_source, ferry_map_source_at(s.map, 0, out, &error))
 GET(map_target, ferry_map_target_at(s.map, 0, out, &error))

@@ -12,6 +12,7 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/mman.h>
 
 static const double PROBE_SECONDS = 0.3;
@@ -84,12 +85,34 @@ static ferry_status time_fits(mixed_bench *b, ferry_error *error)
                                  : FERRY_OK;
 }
 
+static uint32_t sharing_count(const mixed_bench *b)
+{
+    bool alone = b->request->join && !b->request->started;
+    return alone ? b->rank.info.local_size : b->rank.n_ranks;
+}
+
+/* Launchers bind ranks each to some: together they have what any of this node's may use. */
+static ferry_status find_processors(mixed_bench *b, ferry_error *error)
+{
+    const void *all = NULL;
+    cpu_set_t together;
+    CPU_ZERO(&together);
+    FY_TRY(
+        ferry_world_all_gather(b->rank.world, &b->rank.processors, sizeof(cpu_set_t), &all, error));
+    for (uint32_t rank = 0; rank < sharing_count(b); rank++) {
+        cpu_set_t own;
+        memcpy(&own, (const char *)all + rank * sizeof own, sizeof own);
+        CPU_OR(&together, &together, &own);
+    }
+    b->costs.processors = (uint32_t)CPU_COUNT(&together);
+    return FERRY_OK;
+}
+
 /* The handle's own sizes, whoever has chosen them. */
-static ferry_status open_outlines(mixed_bench *b, ferry_error *error)
+static ferry_status open_sketches(mixed_bench *b, ferry_error *error)
 {
     const ferry_mixed_comm_info *info = &b->rank.info;
     ferry_mixed_comm_options o = mixed_options_of(b->request);
-    bool alone = b->request->join && !b->request->started;
     o.world_size = info->world_size;
     o.local_size = info->local_size;
     o.inter_size = info->inter_size;
@@ -98,20 +121,20 @@ static ferry_status open_outlines(mixed_bench *b, ferry_error *error)
     o.inter_tp_size = info->inter_tp_size;
     o.inter_dp_size = info->inter_dp_size;
     o.grid_size = info->grid_size;
-    return mixed_outlines_open(&o, info->multicast, alone ? info->local_size : info->world_size,
-                               &b->outlines, error);
+    return mixed_sketches_open(&o, info->multicast, sharing_count(b), &b->sketches, error);
 }
 
 /* All ranks measure; rank 0 alone fits, and predicts. */
 static ferry_status fit_costs(mixed_bench *b, ferry_error *error)
 {
+    snprintf(b->costs.name, sizeof b->costs.name, "this machine");
+    FY_TRY(find_processors(b, error));
     FY_TRY(time_fits(b, error));
     if (b->rank.rank != 0) {
         return FERRY_OK;
     }
-    b->costs = (mixed_costs){.name = "this machine", .processors = b->rank.n_processors};
-    FY_TRY(open_outlines(b, error));
-    FY_TRY(mixed_fit(b->fit, b->n_fit, &b->outlines, &b->costs, error));
+    FY_TRY(open_sketches(b, error));
+    FY_TRY(mixed_fit(b->fit, b->n_fit, &b->sketches, &b->costs, error));
     b->report.costs = &b->costs;
     b->report.n_fitted = b->n_fit;
     return b->request->save_costs == NULL
@@ -264,7 +287,7 @@ static void free_memory(mixed_bench *b)
     free(b->samples);
     free(b->fit);
     free(b->report.off);
-    mixed_outlines_close(&b->outlines);
+    mixed_sketches_close(&b->sketches);
 }
 
 static ferry_status judge(mixed_bench *b, ferry_error *error)

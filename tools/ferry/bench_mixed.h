@@ -6,6 +6,7 @@
 #include <ferry/mixed_comm.h>
 
 #include <getopt.h>
+#include <sched.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -114,9 +115,9 @@ typedef struct mixed_rank {
     ferry_mixed_comm_info info;
     uint32_t rank;
     uint32_t n_ranks;
-    uint32_t n_processors; /* that this process might use, before it was bound */
-    char nodes[16];        /* for the world's options; "" where nothing was said */
-    bool is_common;        /* all ranks fail, and with one sentence */
+    cpu_set_t processors; /* that this process might use, before it was bound here */
+    char nodes[16];       /* for the world's options; "" where nothing was said */
+    bool is_common;       /* all ranks fail, and with one sentence */
 } mixed_rank;
 
 /* Joins the world unless one is given, which is owned from now on, and makes the handle. */

@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 /* Microseconds, and rates in 10^9 bytes per second, of which a rate left out costs nothing. */
 static const struct cost_key {
@@ -24,7 +25,7 @@ static const struct cost_key {
             {"write_gbytes_per_s", offsetof(mixed_costs, write), true},
             {"read_gbytes_per_s", offsetof(mixed_costs, read), true},
             {"between_gbytes_per_s", offsetof(mixed_costs, between), true}};
-enum { N_KEYS = sizeof keys / sizeof keys[0] };
+enum { N_KEYS = sizeof keys / sizeof keys[0], MOST_FILE_BYTES = 1 << 20 };
 static const char *const other_keys[] = {"format",     "name",    "comment",
                                          "processors", "tensors", "overlaps"};
 
@@ -72,7 +73,7 @@ static ferry_status read_number(const json_t *value, const char *key, bool is_ra
     return FERRY_OK;
 }
 
-/* A rate, or [[bytes, rate], ...] by ascending bytes. */
+/* A rate, or [[bytes, rate], ...] by ascending bytes; a rate may be null, which costs nothing. */
 static ferry_status read_tensors(const json_t *value, mixed_costs *costs, const char *path,
                                  ferry_error *error)
 {
@@ -85,14 +86,19 @@ static ferry_status read_tensors(const json_t *value, mixed_costs *costs, const 
     double last = 0;
     for (size_t i = 0; i < n && n <= MIXED_MOST_KNOTS; i++) {
         const json_t *pair = json_array_get(value, i), *bytes = json_array_get(pair, 0);
+        const json_t *rate = json_array_get(pair, 1);
         mixed_knot *knot = &costs->tensors[i];
+        char key[32];
+        snprintf(key, sizeof key, "tensors[%zu][1]", i);
         knot->bytes = json_is_number(bytes) ? json_number_value(bytes) : 0;
         if (json_array_size(pair) != 2 || knot->bytes < 1 || knot->bytes <= last) {
             n = 0;
             break;
         }
         last = knot->bytes;
-        FY_TRY(read_number(json_array_get(pair, 1), "tensors", true, &knot->each, path, error));
+        if (!json_is_null(rate)) {
+            FY_TRY(read_number(rate, key, true, &knot->each, path, error));
+        }
     }
     if (n == 0 || n > MIXED_MOST_KNOTS) {
         return mixed_fail(error, FERRY_ERR_INVALID_INPUT,
@@ -104,11 +110,44 @@ static ferry_status read_tensors(const json_t *value, mixed_costs *costs, const 
     return FERRY_OK;
 }
 
+/* What tables call it: a line of its own, so nothing that would end it. */
+static ferry_status read_name(const json_t *json, const char *path, mixed_costs *costs,
+                              ferry_error *error)
+{
+    const json_t *value = json_object_get(json, "name");
+    const char *slash = strrchr(path, '/');
+    const char *name =
+        value == NULL ? (slash == NULL ? path : slash + 1) : json_string_value(value);
+    bool fits = name != NULL && (value == NULL || strlen(name) < sizeof costs->name);
+    for (const char *at = name; fits && *at != '\0'; at++) {
+        fits = (unsigned char)*at >= ' ' && *at != 0x7f;
+    }
+    if (!fits) {
+        return mixed_fail(error, FERRY_ERR_INVALID_INPUT,
+                          "%.300s: \"name\" must be a text of less than %zu bytes without control "
+                          "characters",
+                          path, sizeof costs->name);
+    }
+    snprintf(costs->name, sizeof costs->name, "%.60s", name);
+    return FERRY_OK;
+}
+
+/* Of nothing but zeros every call would take no time at all. */
+static ferry_status check_any(mixed_costs *costs, const char *path, ferry_error *error)
+{
+    bool any = costs->n_knots > 0;
+    for (size_t i = 0; i < N_KEYS; i++) {
+        any = any || *field_of(costs, &keys[i]) > 0;
+    }
+    return any ? FERRY_OK
+               : mixed_fail(error, FERRY_ERR_INVALID_INPUT,
+                            "%.300s: there is no cost in it: no call would take any time", path);
+}
+
 static ferry_status read_costs(const json_t *json, const char *path, mixed_costs *costs,
                                ferry_error *error)
 {
     const char *format = json_string_value(json_object_get(json, "format"));
-    const char *name = json_string_value(json_object_get(json, "name"));
     const json_t *processors = json_object_get(json, "processors");
     const json_t *overlaps = json_object_get(json, "overlaps");
     if (format == NULL || strcmp(format, "ferry.costs/1") != 0) {
@@ -119,17 +158,14 @@ static ferry_status read_costs(const json_t *json, const char *path, mixed_costs
     json_int_t n = json_integer_value(processors);
     if (processors != NULL && (!json_is_integer(processors) || n < 1 || n > 1 << 20)) {
         return mixed_fail(error, FERRY_ERR_INVALID_INPUT,
-                          "%.300s: \"processors\" must be a number from 1 to %d", path, 1 << 20);
+                          "%.300s: \"processors\" must be a whole number from 1 to %d", path,
+                          1 << 20);
     }
     if (overlaps != NULL && !json_is_boolean(overlaps)) {
         return mixed_fail(error, FERRY_ERR_INVALID_INPUT,
                           "%.300s: \"overlaps\" must be true or false", path);
     }
-    const char *slash = strrchr(path, '/');
-    snprintf(costs->name, sizeof costs->name, "%.60s",
-             name != NULL    ? name
-             : slash == NULL ? path
-                             : slash + 1);
+    FY_TRY(read_name(json, path, costs, error));
     costs->processors = (uint32_t)n;
     costs->overlaps = json_is_true(overlaps);
     for (size_t i = 0; i < N_KEYS; i++) {
@@ -140,13 +176,19 @@ static ferry_status read_costs(const json_t *json, const char *path, mixed_costs
         }
     }
     const json_t *tensors = json_object_get(json, "tensors");
-    return tensors == NULL ? FERRY_OK : read_tensors(tensors, costs, path, error);
+    FY_TRY(tensors == NULL ? FERRY_OK : read_tensors(tensors, costs, path, error));
+    return check_any(costs, path, error);
 }
 
 ferry_status mixed_costs_load(const char *path, mixed_costs *costs_out, ferry_error *error)
 {
     json_error_t reason;
     mixed_costs costs = {.n_knots = 0};
+    struct stat about;
+    if (stat(path, &about) == 0 && about.st_size > MOST_FILE_BYTES) {
+        return mixed_fail(error, FERRY_ERR_LIMIT, "%.300s has more than %d bytes", path,
+                          (int)MOST_FILE_BYTES);
+    }
     json_t *json = json_load_file(path, JSON_REJECT_DUPLICATES, &reason);
     if (json == NULL && reason.line < 0) { /* it says which file this is */
         return mixed_fail(error, FERRY_ERR_IO, "%.300s", reason.text);
@@ -183,8 +225,13 @@ static void write_costs(const mixed_costs *costs, FILE *file)
     }
     fprintf(file, ",\"tensors\":[");
     for (size_t i = 0; i < costs->n_knots; i++) {
-        double each = costs->tensors[i].each > 1e-18 ? costs->tensors[i].each : 1e-18;
-        fprintf(file, "%s[%.0f,%.9g]", i > 0 ? "," : "", costs->tensors[i].bytes, 1e-9 / each);
+        double each = costs->tensors[i].each;
+        fprintf(file, "%s[%.0f,", i > 0 ? "," : "", costs->tensors[i].bytes);
+        if (each >= 1e-18) {
+            fprintf(file, "%.9g]", 1e-9 / each);
+        } else {
+            fprintf(file, "null]");
+        }
     }
     fprintf(file, "]}");
 }

@@ -245,7 +245,7 @@ static void predict_line(const mixed_bench *b, mixed_line *line)
     if (b->report.costs == NULL) {
         return;
     }
-    line->predicted = mixed_predict(&b->costs, &b->outlines, &call);
+    line->predicted = mixed_predict(&b->costs, &b->sketches, &call);
     for (size_t k = 0; k < b->costs.n_knots; k++) {
         line->is_fitted = line->is_fitted || b->costs.tensors[k].bytes == (double)line->bytes;
     }

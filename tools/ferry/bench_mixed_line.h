@@ -23,7 +23,7 @@ typedef struct mixed_bench {
     uint32_t n_lines;
     mixed_report report;
     mixed_costs costs;       /* of predictions, on rank 0 */
-    mixed_outlines outlines; /* of all ranks, on rank 0 */
+    mixed_sketches sketches; /* of all ranks, on rank 0 */
     mixed_sample *fit;       /* what they were fitted to */
     size_t n_fit;
     uint64_t n_wrong;

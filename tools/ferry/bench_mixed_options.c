@@ -8,6 +8,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 enum {
     MOST_RANKS = 65536,
@@ -198,27 +199,72 @@ static int fill_in_ranks(mixed_request *r)
     return EXIT_DONE;
 }
 
+/* What only ranks could make of use, while nothing is run; or NULL. */
+static const char *needs_ranks(const mixed_request *r)
+{
+    return r->check                      ? "--check"
+           : r->autotune                 ? "--autotune"
+           : r->counts                   ? "--counts"
+           : r->transport != NULL        ? "--transport"
+           : r->n_iterations != 0        ? "--iterations"
+           : r->n_warmup != MIXED_WARMUP ? "--warmup"
+           : r->join                     ? "--join"
+                                         : NULL;
+}
+
+static bool is_writable_place(const char *path)
+{
+    char folder[4096];
+    const char *slash = strrchr(path, '/');
+    size_t length = slash == NULL ? 0 : (size_t)(slash - path);
+    if (*path == '\0' || length >= sizeof folder) {
+        return false;
+    }
+    memcpy(folder, path, length);
+    folder[length] = '\0';
+    return access(slash == NULL ? "." : length == 0 ? "/" : folder, W_OK | X_OK) == 0;
+}
+
 /* Costs of a file say what calls take: there is nothing to measure, nor anybody to join. */
 static int check_costs(const mixed_request *r)
 {
+    const char *needed = needs_ranks(r);
     if (!r->predict && (r->costs != NULL || r->save_costs != NULL)) {
         return fail_usage(r->command, "%s goes with --predict",
                           r->costs != NULL ? "--costs" : "--save-costs");
+    }
+    if (r->predict && (r->mode == FERRY_MIXED_MODE_DEFAULT || r->mode == FERRY_MIXED_AUTOTUNE)) {
+        return fail_usage(r->command,
+                          "--predict knows modes of their own: default and autotune are "
+                          "some of the others");
     }
     if (r->costs != NULL && r->save_costs != NULL) {
         return fail_usage(r->command, "--save-costs saves what was measured, and with --costs "
                                       "nothing is");
     }
-    if (r->costs != NULL && (r->join || r->check || r->autotune)) {
+    if (r->costs != NULL && needed != NULL) {
         return fail_usage(r->command,
-                          "--costs predicts without ranks: it cannot be combined with %s",
-                          r->check      ? "--check"
-                          : r->autotune ? "--autotune"
-                                        : "--join");
+                          "--costs predicts without ranks: it cannot be combined with %s", needed);
     }
-    if (r->costs != NULL && r->mode == FERRY_MIXED_MODE_DEFAULT) {
-        return fail_usage(r->command, "--costs predicts modes of their own: default is one of the "
-                                      "others");
+    if (r->costs != NULL && *r->costs == '\0') {
+        return fail_usage(r->command, "--costs takes the name of a file");
+    }
+    if (r->save_costs != NULL && !is_writable_place(r->save_costs)) {
+        return fail_usage(r->command, "--save-costs: no file can be made at \"%s\"", r->save_costs);
+    }
+    return EXIT_DONE;
+}
+
+/* A line for each byte between two sizes would be no answer, and half of them the same. */
+static int check_sizes(const mixed_request *r)
+{
+    enum { MOST_SIZES = 4096 };
+    uint32_t element = mixed_element_bytes(r->dtype);
+    if (r->step_bytes % element != 0) {
+        return fail_usage(r->command, "--step-bytes is not whole elements of %u bytes", element);
+    }
+    if (r->predict && r->step_bytes != 0 && (r->most - r->least) / r->step_bytes >= MOST_SIZES) {
+        return fail_usage(r->command, "--predict takes up to %d sizes", MOST_SIZES);
     }
     return EXIT_DONE;
 }
@@ -229,6 +275,7 @@ int mixed_check_together(mixed_request *r)
     bool member = getenv("RANK") != NULL && getenv("WORLD_SIZE") != NULL;
     r->join = r->join || r->started || (member && r->costs == NULL);
     int status = check_costs(r);
+    status = status == EXIT_DONE ? check_sizes(r) : status;
     if (status != EXIT_DONE) {
         return status;
     }

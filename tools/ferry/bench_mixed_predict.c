@@ -12,7 +12,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MOST_OUTLINES = 64, N_FIXED = 8, MOST_COSTS = N_FIXED + MIXED_MOST_KNOTS };
+enum {
+    MOST_SKETCHES = 64,
+    N_REPRESENTATIVES = 3,
+    N_FIXED = 8,
+    MOST_COSTS = N_FIXED + MIXED_MOST_KNOTS
+};
 
 /* ---- ranks ---- */
 
@@ -23,38 +28,49 @@ static void place_rank(ferry_mixed_comm_options *o, uint32_t rank)
     o->inter_rank = rank / o->local_size;
 }
 
-ferry_status mixed_outlines_open(const ferry_mixed_comm_options *options, bool multicast,
-                                 uint32_t n_sharing, mixed_outlines *outlines_out,
+/*
+ * Ranks of a node do alike, but that those at its ends have a neighbour of a ring on another node:
+ * of many ranks the first two and the last of the first node stand for all.
+ */
+static uint32_t rank_at(const ferry_mixed_comm_options *o, uint32_t n, uint32_t index)
+{
+    return n == o->world_size || index + 1 < n ? index : o->local_size - 1;
+}
+
+ferry_status mixed_sketches_open(const ferry_mixed_comm_options *options, bool multicast,
+                                 uint32_t n_sharing, mixed_sketches *sketches_out,
                                  ferry_error *error)
 {
     ferry_mixed_comm_options own = *options;
-    uint32_t n = own.world_size <= MOST_OUTLINES ? own.world_size : own.local_size;
-    mixed_outlines outlines = {.n_sharing = n_sharing};
+    uint32_t n = own.world_size <= MOST_SKETCHES                ? own.world_size
+                 : own.local_size < (uint32_t)N_REPRESENTATIVES ? own.local_size
+                                                                : (uint32_t)N_REPRESENTATIVES;
+    mixed_sketches sketches = {.n_sharing = n_sharing};
     ferry_status status = FERRY_OK;
-    outlines.at = calloc(n, sizeof *outlines.at);
-    if (outlines.at == NULL) {
-        return mixed_fail(error, FERRY_ERR_NO_MEMORY, "no memory for outlines of %u ranks", n);
+    sketches.at = calloc(n, sizeof *sketches.at);
+    if (sketches.at == NULL) {
+        return mixed_fail(error, FERRY_ERR_NO_MEMORY, "no memory for sketches of %u ranks", n);
     }
-    for (uint32_t rank = 0; rank < n && status == FERRY_OK; rank++) {
-        place_rank(&own, rank);
-        status = ferry_mixed_outline_create(&own, multicast, &outlines.at[rank], error);
-        outlines.n += status == FERRY_OK;
+    for (uint32_t i = 0; i < n && status == FERRY_OK; i++) {
+        place_rank(&own, rank_at(&own, n, i));
+        status = ferry_mixed_sketch_create(&own, multicast, &sketches.at[i], error);
+        sketches.n += status == FERRY_OK;
     }
     if (status != FERRY_OK) {
-        mixed_outlines_close(&outlines);
+        mixed_sketches_close(&sketches);
         return status;
     }
-    *outlines_out = outlines;
+    *sketches_out = sketches;
     return FERRY_OK;
 }
 
-void mixed_outlines_close(mixed_outlines *outlines)
+void mixed_sketches_close(mixed_sketches *sketches)
 {
-    for (uint32_t i = 0; i < outlines->n; i++) {
-        ferry_mixed_outline_destroy(outlines->at[i]);
+    for (uint32_t i = 0; i < sketches->n; i++) {
+        ferry_mixed_sketch_destroy(sketches->at[i]);
     }
-    free(outlines->at);
-    *outlines = (mixed_outlines){.at = NULL};
+    free(sketches->at);
+    *sketches = (mixed_sketches){.at = NULL};
 }
 
 /* ---- what a call consists of ---- */
@@ -96,16 +112,16 @@ static void find_own_parts(const ferry_mixed_work *w, double own[N_PARTS])
 
 /* False: the mode has no schedule. Of ranks that share processors the mean counts, for each of the
  * ranks that a processor has. */
-static bool find_parts(const mixed_outlines *outlines, const mixed_sample *call,
+static bool find_parts(const mixed_sketches *sketches, const mixed_sample *call,
                        uint32_t processors, double found[N_PARTS])
 {
     double sum[N_PARTS] = {0}, lanes = 1;
     memset(found, 0, N_PARTS * sizeof *found);
-    for (uint32_t i = 0; i < outlines->n; i++) {
+    for (uint32_t i = 0; i < sketches->n; i++) {
         ferry_mixed_work w = FERRY_MIXED_WORK_INIT;
         double own[N_PARTS];
-        if (ferry_mixed_outline_count(outlines->at[i], call->op, call->mode, call->count, &w,
-                                      NULL) != FERRY_OK) {
+        if (ferry_mixed_sketch_count(sketches->at[i], call->op, call->mode, call->count, &w,
+                                     NULL) != FERRY_OK) {
             return false;
         }
         lanes = processors > 0 ? w.n_lanes : 1; /* a device's bandwidth does not grow with lanes */
@@ -115,9 +131,9 @@ static bool find_parts(const mixed_outlines *outlines, const mixed_sample *call,
             sum[k] += own[k];
         }
     }
-    double crowd = processors > 0 ? max_of((double)outlines->n_sharing * lanes / processors, 1) : 1;
+    double crowd = processors > 0 ? max_of((double)sketches->n_sharing * lanes / processors, 1) : 1;
     for (size_t k = WRITTEN; k < N_PARTS; k++) {
-        found[k] = max_of(found[k], sum[k] / outlines->n * crowd) / lanes;
+        found[k] = max_of(found[k], sum[k] / sketches->n * crowd) / lanes;
     }
     return true;
 }
@@ -153,11 +169,11 @@ static double tensor_seconds(const mixed_costs *costs, double bytes, double move
     return each * moved;
 }
 
-double mixed_predict(const mixed_costs *costs, const mixed_outlines *outlines,
+double mixed_predict(const mixed_costs *costs, const mixed_sketches *sketches,
                      const mixed_sample *call)
 {
     double p[N_PARTS];
-    if (!find_parts(outlines, call, costs->overlaps ? 0 : costs->processors, p)) {
+    if (!find_parts(sketches, call, costs->overlaps ? 0 : costs->processors, p)) {
         return 0;
     }
     double fixed = costs->call + costs->wait * p[WAITS] + costs->turn * p[TURNS] +
@@ -209,11 +225,11 @@ static ferry_status find_knots(const mixed_sample *samples, size_t n, mixed_cost
 }
 
 /* False: there is no schedule, so nothing to learn. */
-static bool make_row(const mixed_sample *sample, const mixed_outlines *outlines,
+static bool make_row(const mixed_sample *sample, const mixed_sketches *sketches,
                      const mixed_costs *costs, double row[MOST_COSTS])
 {
     double p[N_PARTS], weights[MIXED_MOST_KNOTS];
-    if (sample->seconds <= 0 || !find_parts(outlines, sample, costs->processors, p)) {
+    if (sample->seconds <= 0 || !find_parts(sketches, sample, costs->processors, p)) {
         return false;
     }
     const double fixed[N_FIXED] = {
@@ -267,7 +283,7 @@ static void solve(fitting *f)
     }
 }
 
-ferry_status mixed_fit(const mixed_sample *samples, size_t n, const mixed_outlines *outlines,
+ferry_status mixed_fit(const mixed_sample *samples, size_t n, const mixed_sketches *sketches,
                        mixed_costs *costs, ferry_error *error)
 {
     fitting f = {.n_costs = 0};
@@ -277,7 +293,7 @@ ferry_status mixed_fit(const mixed_sample *samples, size_t n, const mixed_outlin
     f.n_costs = N_FIXED + costs->n_knots;
     for (size_t i = 0; i < n; i++) {
         double row[MOST_COSTS] = {0};
-        if (make_row(&samples[i], outlines, costs, row)) {
+        if (make_row(&samples[i], sketches, costs, row)) {
             add_row(&f, row);
             n_rows++;
         }

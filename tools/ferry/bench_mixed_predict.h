@@ -43,17 +43,17 @@ void mixed_costs_print_json(const mixed_costs *costs);
 /* ---- bench_mixed_predict.c ---- */
 
 /* The ranks whose schedules are looked at, and how many share the processors of a node. */
-typedef struct mixed_outlines {
-    ferry_mixed_outline **at;
+typedef struct mixed_sketches {
+    ferry_mixed_sketch **at;
     uint32_t n;
     uint32_t n_sharing;
-} mixed_outlines;
+} mixed_sketches;
 
 /* Of the ranks that the sizes of `options` make, which have none of their own. */
-ferry_status mixed_outlines_open(const ferry_mixed_comm_options *options, bool multicast,
-                                 uint32_t n_sharing, mixed_outlines *outlines_out,
+ferry_status mixed_sketches_open(const ferry_mixed_comm_options *options, bool multicast,
+                                 uint32_t n_sharing, mixed_sketches *sketches_out,
                                  ferry_error *error);
-void mixed_outlines_close(mixed_outlines *outlines); /* zeroed is allowed */
+void mixed_sketches_close(mixed_sketches *sketches); /* zeroed is allowed */
 
 /* One call, and what was measured of it. */
 typedef struct mixed_sample {
@@ -63,14 +63,14 @@ typedef struct mixed_sample {
 } mixed_sample;
 
 /* Seconds of a call; 0 where the mode has no schedule of its own, such as autotune. */
-double mixed_predict(const mixed_costs *costs, const mixed_outlines *outlines,
+double mixed_predict(const mixed_costs *costs, const mixed_sketches *sketches,
                      const mixed_sample *call);
 
 /*
  * The costs, none below 0, with which predictions are nearest to the samples, each by its own
  * share. Knots are the sizes of the samples, at most MIXED_MOST_KNOTS of them.
  */
-ferry_status mixed_fit(const mixed_sample *samples, size_t n, const mixed_outlines *outlines,
+ferry_status mixed_fit(const mixed_sample *samples, size_t n, const mixed_sketches *sketches,
                        mixed_costs *costs, ferry_error *error);
 
 /* ---- bench_mixed_table.c ---- */

@@ -144,13 +144,6 @@ int mixed_start(const mixed_request *r, int argc, char **argv, mixed_rank_fn ran
 
 /* ---- the begin of a rank ---- */
 
-static uint32_t processor_count(void)
-{
-    cpu_set_t allowed;
-    bool known = sched_getaffinity(0, sizeof allowed, &allowed) == 0;
-    return known ? (uint32_t)CPU_COUNT(&allowed) : 1;
-}
-
 /*
  * With as many ranks as cores, or more, each has a core in turn, as launchers bind them: left alone
  * the kernel may keep two that wake each other on one core. With fewer ranks a handle's lanes
@@ -207,7 +200,10 @@ ferry_status mixed_open(const mixed_request *r, ferry_world *world, mixed_rank *
     }
     rank_out->rank = ferry_world_rank(rank_out->world);
     rank_out->n_ranks = ferry_world_rank_count(rank_out->world);
-    rank_out->n_processors = processor_count();
+    if (sched_getaffinity(0, sizeof rank_out->processors, &rank_out->processors) != 0) {
+        CPU_ZERO(&rank_out->processors);
+        CPU_SET(0, &rank_out->processors);
+    }
     bind_to_core(rank_out->world);
     ferry_status status =
         ferry_mixed_comm_create(rank_out->world, &options, &rank_out->comm, error);

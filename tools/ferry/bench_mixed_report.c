@@ -239,7 +239,7 @@ static void print_off(const mixed_report *report)
     printf("# Predictions       : %zu of %zu within 10%%, %zu within 20%%, half within %.0f%%, at "
            "sizes that costs were not fitted to (%zu calls)\n",
            within(report, 0.1), report->n_off, within(report, 0.2),
-           100 * report->off[report->n_off / 2], report->n_fitted);
+           100 * report->off[(report->n_off - 1) / 2], report->n_fitted);
 }
 
 static void print_off_json(const mixed_report *report)

@@ -15,7 +15,7 @@
 typedef struct table {
     const mixed_request *request;
     mixed_costs costs;
-    mixed_outlines outlines;
+    mixed_sketches sketches;
     ferry_mixed_comm_options options;
     uint32_t ops[FERRY_MIXED_N_OPS], modes[FERRY_MIXED_N_MODES];
     size_t n_ops, n_modes;
@@ -23,46 +23,83 @@ typedef struct table {
     bool any;
 } table;
 
-static ferry_status open_table(table *t, ferry_error *error)
+/* A size that nobody has given is what the other one leaves, and all sum where neither is. */
+static uint32_t tp_of(uint32_t size, uint32_t tp, uint32_t dp)
+{
+    return tp > 0 ? tp : dp > 0 ? size / dp : size;
+}
+
+/* As a handle would choose them: a fair share of the processors that the ranks of a node have. */
+static void fill_in_options(table *t)
 {
     const mixed_request *r = t->request;
     ferry_mixed_comm_options *o = &t->options;
-    FY_TRY(mixed_costs_load(r->costs, &t->costs, error));
     *o = mixed_options_of(r);
     o->world_size = r->n_ranks;
     o->inter_size = r->n_nodes == 0 ? 1 : r->n_nodes;
     o->local_size = r->n_ranks / o->inter_size;
-    FY_TRY(mixed_outlines_open(o, true, o->local_size, &t->outlines, error));
-    const ferry_mixed_outline *first = t->outlines.at[0];
-    FY_TRY(
-        ferry_mixed_outline_get_valid_op_list(first, t->ops, FERRY_MIXED_N_OPS, &t->n_ops, error));
-    FY_TRY(ferry_mixed_outline_get_valid_mode_list(first, t->modes, FERRY_MIXED_N_MODES,
-                                                   &t->n_modes, error));
-    FY_TRY(mixed_choose(t->ops, &t->n_ops, r->op, false, error));
-    return mixed_choose(t->modes, &t->n_modes, r->mode, true, error);
+    o->local_tp_size = tp_of(o->local_size, r->local_tp, r->local_dp);
+    o->inter_tp_size = tp_of(o->inter_size, r->inter_tp, r->inter_dp);
+    uint32_t share = t->costs.processors / o->local_size;
+    o->grid_size = r->grid != 0 ? r->grid : share > 1 ? share : 1;
 }
 
-/* A size that nobody has given is what the other one leaves, and all sum where neither is. */
-static double tp_of(uint32_t size, uint32_t tp, uint32_t dp)
+/* A library's collectives on devices are its own, and not the rings of a host. */
+static void leave_out_base(table *t)
 {
-    return tp > 0 ? tp : dp > 0 ? (double)size / dp : size;
+    size_t n = 0;
+    for (size_t i = 0; i < t->n_modes; i++) {
+        bool is_base = t->modes[i] == FERRY_MIXED_BASE_ONE || t->modes[i] == FERRY_MIXED_BASE_TP_DP;
+        if (!is_base || !t->costs.overlaps) {
+            t->modes[n++] = t->modes[i];
+        }
+    }
+    t->n_modes = n;
+}
+
+static ferry_status open_table(table *t, ferry_error *error)
+{
+    const mixed_request *r = t->request;
+    FY_TRY(mixed_costs_load(r->costs, &t->costs, error));
+    fill_in_options(t);
+    FY_TRY(mixed_sketches_open(&t->options, true, t->options.local_size, &t->sketches, error));
+    const ferry_mixed_sketch *first = t->sketches.at[0];
+    FY_TRY(
+        ferry_mixed_sketch_get_valid_op_list(first, t->ops, FERRY_MIXED_N_OPS, &t->n_ops, error));
+    FY_TRY(ferry_mixed_sketch_get_valid_mode_list(first, t->modes, FERRY_MIXED_N_MODES, &t->n_modes,
+                                                  error));
+    leave_out_base(t);
+    FY_TRY(mixed_choose(t->ops, &t->n_ops, r->op, false, error));
+    FY_TRY(mixed_choose(t->modes, &t->n_modes, r->mode, true, error));
+    t->tp = (double)t->options.local_tp_size * t->options.inter_tp_size;
+    t->dp = t->options.world_size / t->tp;
+    return FERRY_OK;
 }
 
 static void begin_table(const table *t)
 {
     const ferry_mixed_comm_options *o = &t->options;
+    char dtype[FERRY_DTYPE_TEXT_BYTES];
+    mixed_dtype_text(o->dtype, dtype);
     if (t->request->json) {
         printf("{\"format\":\"ferry.bench/1\",\"name\":\"mixed\",\"version\":");
         print_json_text(ferry_version());
-        printf(",\"ranks\":%u,\"nodes\":%u,\"costs\":", o->world_size, o->inter_size);
+        printf(",\"ranks\":%u,\"nodes\":%u,\"topology\":{\"local_tp\":%u,\"local_dp\":%u,"
+               "\"inter_tp\":%u,\"inter_dp\":%u},\"dtype\":\"%s\",\"deterministic\":%s,"
+               "\"grid_size\":%u,\"multicast\":true,\"costs\":",
+               o->world_size, o->inter_size, o->local_tp_size, o->local_size / o->local_tp_size,
+               o->inter_tp_size, o->inter_size / o->inter_tp_size, dtype,
+               o->deterministic ? "true" : "false", o->grid_size);
         mixed_costs_print_json(&t->costs);
         printf(",\"results\":[");
         return;
     }
     printf("# ferry %s, bench mixed: predicted, nothing was run\n", ferry_version());
-    printf("# %u rank%s on %u node%s, tp %g x dp %g, by the costs of %s\n", o->world_size,
-           plural(o->world_size), o->inter_size, plural(o->inter_size), t->tp, t->dp,
-           t->costs.name);
+    printf("# %u rank%s on %u node%s, tp %g x dp %g, %s%s, %u lane%s\n", o->world_size,
+           plural(o->world_size), o->inter_size, plural(o->inter_size), t->tp, t->dp, dtype,
+           o->deterministic ? ", deterministic" : "", o->grid_size, plural(o->grid_size));
+    printf("# by the costs of %s%s\n", t->costs.name,
+           t->costs.overlaps ? "; base modes, a library's own there, are left out" : "");
 }
 
 static void print_prediction(table *t, const mixed_sample *call, double seconds, bool is_fastest)
@@ -94,7 +131,7 @@ static void print_size(table *t, uint32_t op, uint64_t bytes)
     size_t best = 0;
     for (size_t i = 0; i < t->n_modes; i++) {
         const mixed_sample call = {op, t->modes[i], bytes / element * element, bytes / element, 0};
-        seconds[i] = mixed_predict(&t->costs, &t->outlines, &call);
+        seconds[i] = mixed_predict(&t->costs, &t->sketches, &call);
         best = seconds[i] < seconds[best] ? i : best;
     }
     for (size_t i = 0; i < t->n_modes; i++) {
@@ -109,9 +146,6 @@ int mixed_predict_table(const mixed_request *r)
     ferry_error error = {0};
     ferry_status status = open_table(&t, &error);
     if (status == FERRY_OK) {
-        t.tp = tp_of(t.options.local_size, r->local_tp, r->local_dp) *
-               tp_of(t.options.inter_size, r->inter_tp, r->inter_dp);
-        t.dp = t.options.world_size / t.tp;
         begin_table(&t);
     }
     for (size_t op = 0; op < t.n_ops && status == FERRY_OK; op++) {
@@ -127,6 +161,6 @@ int mixed_predict_table(const mixed_request *r)
     if (status == FERRY_OK && r->json) {
         printf("\n]}\n");
     }
-    mixed_outlines_close(&t.outlines);
+    mixed_sketches_close(&t.sketches);
     return status == FERRY_OK ? EXIT_DONE : fail(r->command, error.message);
 }

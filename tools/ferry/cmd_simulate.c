@@ -52,9 +52,11 @@ enum {
 };
 
 const option_row simulate_option_rows[] = {
-    OPTION("cluster", "FILE", OPT_CLUSTER,
-           "a ferry.cluster/1 file with rates and latency, such as those of examples/clusters; "
-           "once for each cluster; default: that of the spec"),
+    OPTION(
+        "cluster", "FILE", OPT_CLUSTER,
+        "a ferry.cluster/1 file with rates and latency, and perhaps with what a node's CPUs copy "
+        "together, such as those of examples/clusters; once for each cluster; default: that of the "
+        "spec"),
     OPTION("sweep", "AXIS=SIZES", OPT_SWEEP,
            "the sizes that an axis of the destination's mesh is given, such as tp=1,2,4,8, or "
            "source.tp=2,4 of the source's; all combinations of several"),

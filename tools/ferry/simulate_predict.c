@@ -262,8 +262,8 @@ static ferry_status predict_by_schedule(const simulate_request *request, const f
 }
 
 /*
- * Where CPUs copy, the ranks of a node share one memory, whatever their ports could do: each byte that
- * one of them gets or keeps is copied there once.
+ * Where CPUs copy, the ranks of a node share one memory, whatever their ports could do: each byte
+ * that one of them gets or keeps is copied there once.
  */
 static ferry_status consider_copies(const ferry_plan *plan, const simulate_rates *rates,
                                     simulate_case *found, ferry_error *error)

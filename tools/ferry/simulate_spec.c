@@ -61,14 +61,14 @@ static void take_name(cluster_file *cluster, const char *path)
 /* What the CPUs of a node copy together: a limit of memory, which the network of a spec has not. */
 static ferry_status take_copy_rate(simulating *s, cluster_file *cluster, const char *path)
 {
-    static const char key[] = "copy_gbytes_per_s";
+    static const char key[] = "copy_all_gbytes_per_s";
     const json_t *value = json_object_get(cluster->json, key);
     if (value == NULL) {
         return FERRY_OK;
     }
     double rate = json_is_number(value) ? json_number_value(value) : 0;
     if (!(rate >= 1e-9 && rate <= 1e12)) {
-        return fail_with(s, "%.400s: \"copy_gbytes_per_s\" must be a number from 1e-9 to 1e12",
+        return fail_with(s, "%.400s: \"copy_all_gbytes_per_s\" must be a number from 1e-9 to 1e12",
                          path);
     }
     cluster->copy_rate = 1e9 * rate;

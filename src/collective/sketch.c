@@ -5,67 +5,67 @@
 #include "base/options.h"
 #include "collective/comm.h"
 
-struct ferry_mixed_outline {
+struct ferry_mixed_sketch {
     bool deterministic;
     fy_mix_program program;
 };
 
-ferry_status ferry_mixed_outline_create(const ferry_mixed_comm_options *options, bool multicast,
-                                        ferry_mixed_outline **outline_out, ferry_error *error)
+ferry_status ferry_mixed_sketch_create(const ferry_mixed_comm_options *options, bool multicast,
+                                       ferry_mixed_sketch **sketch_out, ferry_error *error)
 {
     ferry_mixed_comm_options own;
     ferry_error spare;
     fy_topology topology;
     error = error == NULL ? &spare : error;
-    if (outline_out == NULL) {
-        return fy_fail(error, FERRY_ERR_MISUSE, "ferry_mixed_outline_create needs a place for it");
+    if (sketch_out == NULL) {
+        return fy_fail(error, FERRY_ERR_MISUSE, "ferry_mixed_sketch_create needs a place for it");
     }
     FY_TRY(fy_take_mixed_comm_options(options, &own, error));
     FY_TRY(fy_mix_options_check(&own, error));
     fy_topology_wish wish = fy_mix_options_wish(&own);
     FY_TRY(fy_topology_make(&wish, &topology, error));
-    ferry_mixed_outline *outline = fy_alloc_zeroed(1, sizeof *outline);
-    FY_TRY(fy_check_memory(outline != NULL, "an outline of mixed collectives", error));
-    outline->deterministic = own.deterministic;
-    outline->program.topology = topology;
-    outline->program.n_lanes = own.grid_size == 0 ? 1 : own.grid_size;
-    outline->program.mapped = multicast;
-    fy_mix_program_take_type(&outline->program, own.dtype);
-    ferry_status status = fy_mix_program_make(&outline->program, &own, error);
+    ferry_mixed_sketch *sketch = fy_alloc_zeroed(1, sizeof *sketch);
+    FY_TRY(fy_check_memory(sketch != NULL, "a sketch of mixed collectives", error));
+    sketch->deterministic = own.deterministic;
+    sketch->program.topology = topology;
+    sketch->program.n_lanes = own.grid_size == 0 ? 1 : own.grid_size;
+    sketch->program.mapped = multicast;
+    fy_mix_program_take_type(&sketch->program, own.dtype);
+    ferry_status status = fy_mix_program_make(&sketch->program, &own, error);
     if (status != FERRY_OK) {
-        ferry_mixed_outline_destroy(outline);
+        ferry_mixed_sketch_destroy(sketch);
         return status;
     }
-    *outline_out = outline;
+    *sketch_out = sketch;
     return FERRY_OK;
 }
 
-void ferry_mixed_outline_destroy(ferry_mixed_outline *outline)
+void ferry_mixed_sketch_destroy(ferry_mixed_sketch *sketch)
 {
-    if (outline != NULL) {
-        fy_mix_program_cleanup(&outline->program);
-        fy_free(outline);
+    if (sketch != NULL) {
+        fy_mix_program_cleanup(&sketch->program);
+        fy_free(sketch);
     }
 }
 
-static ferry_status check_list(const ferry_mixed_outline *outline, const void *out,
+static ferry_status check_list(const ferry_mixed_sketch *sketch, const void *out,
                                const size_t *n_out, ferry_error *error)
 {
-    return outline != NULL && out != NULL && n_out != NULL
+    return sketch != NULL && out != NULL && n_out != NULL
                ? FERRY_OK
                : fy_fail(error, FERRY_ERR_MISUSE,
-                         "a list of an outline needs the outline and places for both results");
+                         "a list of a sketch needs the sketch and places for both results");
 }
 
-ferry_status ferry_mixed_outline_get_valid_op_list(const ferry_mixed_outline *outline,
-                                                   uint32_t *ops_out, size_t room, size_t *n_out,
-                                                   ferry_error *error)
+ferry_status ferry_mixed_sketch_get_valid_op_list(const ferry_mixed_sketch *sketch,
+                                                  uint32_t *ops_out, size_t room, size_t *n_out,
+                                                  ferry_error *error)
 {
     uint32_t ops[FERRY_MIXED_N_OPS];
     size_t n = 0;
-    FY_TRY(check_list(outline, ops_out, n_out, error));
+    FY_TRY(check_list(sketch, ops_out, n_out, error));
     for (uint32_t op = 0; op < FERRY_MIXED_N_OPS; op++) {
-        if (fy_topology_has_op(&outline->program.topology, op)) {
+        if (fy_topology_has_op(&sketch->program.topology, op)) {
             ops[n++] = op;
         }
     }
@@ -73,17 +73,17 @@ ferry_status ferry_mixed_outline_get_valid_op_list(const ferry_mixed_outline *ou
     return FERRY_OK;
 }
 
-ferry_status ferry_mixed_outline_get_valid_mode_list(const ferry_mixed_outline *outline,
-                                                     uint32_t *modes_out, size_t room,
-                                                     size_t *n_out, ferry_error *error)
+ferry_status ferry_mixed_sketch_get_valid_mode_list(const ferry_mixed_sketch *sketch,
+                                                    uint32_t *modes_out, size_t room, size_t *n_out,
+                                                    ferry_error *error)
 {
     uint32_t modes[FERRY_MIXED_N_MODES];
     size_t n = 0;
-    FY_TRY(check_list(outline, modes_out, n_out, error));
-    const fy_mix_program *program = &outline->program;
+    FY_TRY(check_list(sketch, modes_out, n_out, error));
+    const fy_mix_program *program = &sketch->program;
     for (uint32_t mode = FERRY_MIXED_FUSED_WAITS_MULTICAST; mode < FERRY_MIXED_N_MODES; mode++) {
         if (fy_topology_has_mode(&program->topology, mode, program->mapped,
-                                 outline->deterministic)) {
+                                 sketch->deterministic)) {
             modes[n++] = mode;
         }
     }
@@ -206,21 +206,23 @@ static ferry_mixed_work count_call(const fy_mix_program *program, const fy_mix_s
     return work;
 }
 
-ferry_status ferry_mixed_outline_count(const ferry_mixed_outline *outline, uint32_t op,
-                                       uint32_t mode, uint64_t count, ferry_mixed_work *work_out,
-                                       ferry_error *error)
+ferry_status ferry_mixed_sketch_count(const ferry_mixed_sketch *sketch, uint32_t op, uint32_t mode,
+                                      uint64_t count, ferry_mixed_work *work_out,
+                                      ferry_error *error)
 {
-    if (outline == NULL || work_out == NULL) {
+    if (sketch == NULL || work_out == NULL) {
         return fy_fail(error, FERRY_ERR_MISUSE,
-                       "ferry_mixed_outline_count needs an outline and a place for the work");
+                       "ferry_mixed_sketch_count needs a sketch and a place for the work");
     }
-    const fy_mix_program *program = &outline->program;
+    const fy_mix_program *program = &sketch->program;
     const fy_mix_schedule *schedule =
         op < FERRY_MIXED_N_OPS && mode < FERRY_MIXED_N_MODES ? program->schedules[op][mode] : NULL;
     if (schedule == NULL) {
+        const char *op_name = ferry_mixed_op_name(op), *mode_name = ferry_mixed_mode_name(mode);
         return fy_fail(error, FERRY_ERR_INVALID_INPUT,
                        "these ranks have no operation %u (%s) in mode %u (%s)", op,
-                       ferry_mixed_op_name(op), mode, ferry_mixed_mode_name(mode));
+                       *op_name == '\0' ? "there is none" : op_name, mode,
+                       *mode_name == '\0' ? "there is none" : mode_name);
     }
     uint64_t most = (UINT64_MAX >> 8) / program->topology.world_size;
     if (count == 0 || count > most) {
