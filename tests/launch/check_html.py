@@ -196,12 +196,43 @@ def case_reshard():
     good(*words)
     sections = {section["title"]: section for section in report_of(page)["sections"]}
     assert dry == ["Files before", "Files after", "Types before", "Families before"], dry
-    assert list(sections) == [*dry, "Types after", "Families after"], list(sections)
+    assert list(sections) == [*dry, "Types after", "Families after", "What went where"], list(sections)
     files = sections["Files after"]["chart"]["bars"]
     sizes = [(FOLDER / "out" / bar["label"]).stat().st_size for bar in files]
     assert [bar["value"] for bar in files] == sizes and len(files) == 2
     family, = sections["Families after"]["table"]["rows"]
     assert family == ["layers.{0-2}.</script>", "8 x 4", "bf16", 3, 192], family
+
+
+def held(path):
+    """Names of the tensors in a safetensors file."""
+    data = path.read_bytes()
+    n, = struct.unpack("<Q", data[:8])
+    return {name for name in json.loads(data[8:8 + n]) if name != "__metadata__"}
+
+
+def case_what_went_where():
+    """Ranks of three stages to ranks of two: each file's tensors, and the files that hold them."""
+    model, page = FOLDER / "model.safetensors", FOLDER / "page.html"
+    write_checkpoint(model, {"layers.%d.w" % i: [8, 4] for i in range(6)})
+    for n in (2, 3, 6):  # layers of neighbours
+        (FOLDER / f"{n}.json").write_text(json.dumps({
+            "format": "ferry.layout/1", "mesh": [["pp", n]], "rules": [{"match": "*"}],
+            "stages": [{"match": "layers.{}.*", "count": 6, "axis": "pp"}]}))
+    for first, then in ((3, 2), (2, 3), (6, 2)):
+        before, after = FOLDER / f"{first}for{then}", FOLDER / f"{first}to{then}"
+        good("reshard", model, "--to", FOLDER / f"{first}.json", "--out", before, "--quiet")
+        good("reshard", before, "--to", FOLDER / f"{then}.json", "--out", after, "--html", page, "--quiet")
+        where = next(section for section in report_of(page)["sections"]
+                     if section["title"] == "What went where")
+        rows = where["table"]["rows"]
+        files = sorted(before.glob("*.safetensors"))
+        assert len(rows) == then and len(files) == first, rows
+        for row in rows:
+            tensors = held(after / row[0])
+            of = [path.name for path in files if held(path) & tensors]
+            wanted = ", ".join(of) if len(of) <= 4 else f"{of[0]} to {of[-1]}, {len(of)} files"
+            assert row[1:] == [wanted, len(tensors), 0], (row, wanted, tensors)
 
 
 def case_files():

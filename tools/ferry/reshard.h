@@ -7,6 +7,7 @@
 #include <ferry/checkpoint.h>
 
 #include <stdbool.h>
+#include <stdio.h>
 
 /* What `ferry reshard` was asked for. */
 typedef struct reshard_request {
@@ -48,6 +49,12 @@ ferry_status reshard_print_json(const reshard_report *report, ferry_error *error
 
 /* Replaces the file of --html. */
 ferry_status reshard_write_html(const reshard_report *report, ferry_error *error);
+
+/* ---- reshard_where.c ---- */
+
+/* A section of that page: each file of the result, and in which of the source its tensors lie. */
+ferry_status reshard_put_where(FILE *file, const ferry_checkpoint *source,
+                               const ferry_checkpoint *result, ferry_error *error);
 
 /* On stderr, for people: which tensors no built-in rule knows; nothing where there are none. */
 void reshard_print_note(const reshard_report *report);

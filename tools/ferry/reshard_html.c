@@ -195,6 +195,8 @@ static ferry_status put_result(const reshard_report *report, FILE *file, ferry_e
     ferry_checkpoint *result = NULL;
     ferry_status status = ferry_checkpoint_open(report->request->out, &result, error);
     FY_THEN(status, put_tensors(file, "Types after", "Families after", result, NULL, error));
+    fputs(",\n", file);
+    FY_THEN(status, reshard_put_where(file, report->checkpoint, result, error));
     ferry_checkpoint_destroy(result);
     return status;
 }
