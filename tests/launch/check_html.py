@@ -215,11 +215,11 @@ def case_what_went_where():
     """Ranks of three stages to ranks of two: each file's tensors, and the files that hold them."""
     model, page = FOLDER / "model.safetensors", FOLDER / "page.html"
     write_checkpoint(model, {"layers.%d.w" % i: [8, 4] for i in range(6)})
-    for n in (2, 3, 6):  # layers of neighbours
+    for n in (1, 2, 3, 4, 5, 6):  # layers of neighbours
         (FOLDER / f"{n}.json").write_text(json.dumps({
             "format": "ferry.layout/1", "mesh": [["pp", n]], "rules": [{"match": "*"}],
             "stages": [{"match": "layers.{}.*", "count": 6, "axis": "pp"}]}))
-    for first, then in ((3, 2), (2, 3), (6, 2)):
+    for first, then in ((3, 2), (2, 3), (6, 2), (4, 1), (5, 1), (6, 1)):
         before, after = FOLDER / f"{first}for{then}", FOLDER / f"{first}to{then}"
         good("reshard", model, "--to", FOLDER / f"{first}.json", "--out", before, "--quiet")
         good("reshard", before, "--to", FOLDER / f"{then}.json", "--out", after, "--html", page, "--quiet")
