@@ -175,23 +175,73 @@ const json_t *fy_config_quantization(const json_t *config)
                          : json_object_get(json_object_get(config, "text_config"), QUANTIZATION);
 }
 
-static json_t *modules_left(const char *const *names, size_t n_names)
+/* The bytes of X in X.weight, the weight of the module X; 0: the name is of none. */
+static size_t module_bytes(const char *name)
 {
     static const char tail[] = ".weight";
+    size_t n = strlen(name), n_tail = sizeof tail - 1;
+    return n > n_tail && strcmp(name + n - n_tail, tail) == 0 ? n - n_tail : 0;
+}
+
+static json_t *modules_left(const char *const *names, size_t n_names)
+{
     json_t *list = json_array();
     for (size_t i = 0; i < n_names && list != NULL; i++) {
-        size_t n = strlen(names[i]);
-        bool is_weight = n >= sizeof tail && strcmp(names[i] + n - (sizeof tail - 1), tail) == 0;
-        if (!is_weight || strstr(names[i], "embed") != NULL) {
+        size_t n = module_bytes(names[i]);
+        if (n == 0 || strstr(names[i], "embed") != NULL) {
             continue;
         }
-        json_t *module = json_stringn(names[i], n - (sizeof tail - 1));
-        if (json_array_append_new(list, module) != 0) {
+        if (json_array_append_new(list, json_stringn(names[i], n)) != 0) {
             json_decref(list);
             list = NULL;
         }
     }
     return list;
+}
+
+/* What is of no module is listed by its whole name. */
+static bool add_module(json_t *list, const char *name)
+{
+    size_t n = module_bytes(name);
+    return json_array_append_new(list, json_stringn(name, n == 0 ? strlen(name) : n)) == 0;
+}
+
+/* Adds them to a list of the object, if it has one. */
+static bool add_modules(const json_t *about, const char *key, const char *const *names,
+                        size_t n_names)
+{
+    json_t *list = json_object_get(about, key);
+    for (size_t i = 0; json_is_array(list) && i < n_names; i++) {
+        if (!add_module(list, names[i])) {
+            return false;
+        }
+    }
+    return true;
+}
+
+ferry_status fy_config_describe_rest(const json_t *about, const char *const *names, size_t n_names,
+                                     char **value_out, ferry_error *error)
+{
+    /* Of Hugging Face, of vLLM, which then ignores the first, and of compressed-tensors. */
+    static const char *const keys[] = {"modules_to_not_convert", "ignored_layers", "ignore"};
+    enum { N_KEYS = sizeof keys / sizeof *keys };
+    json_t *rest = json_deep_copy(about);
+    bool done = rest != NULL, has_list = false;
+    for (size_t k = 0; k < N_KEYS; k++) {
+        has_list = has_list || json_is_array(json_object_get(rest, keys[k]));
+    }
+    if (done && !has_list) {
+        done = json_object_set_new(rest, keys[0], json_array()) == 0;
+    }
+    for (size_t k = 0; k < N_KEYS && done; k++) {
+        done = add_modules(rest, keys[k], names, n_names);
+    }
+    char *text = NULL;
+    ferry_status status = fy_check_memory(done, "a quantization_config", error);
+    FY_THEN(status, fy_json_dump(rest, &text, error));
+    json_decref(rest);
+    *value_out = text;
+    return status;
 }
 
 static const char *method_of(const fy_block_format *format)

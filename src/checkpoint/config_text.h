@@ -22,6 +22,14 @@ ferry_status fy_config_set_quantization(const char *text, size_t length, const c
 ferry_status fy_config_describe(const fy_block_format *format, const char *const *names,
                                 size_t n_names, char **value_out, ferry_error *error);
 
+/*
+ * What a quantization_config becomes where these tensors are values now, and others stay codes:
+ * the modules of these are added to each list of modules that are not converted, as loaders call
+ * it, or to a new modules_to_not_convert. A JSON object on one line, for fy_free.
+ */
+ferry_status fy_config_describe_rest(const json_t *about, const char *const *names, size_t n_names,
+                                     char **value_out, ferry_error *error);
+
 /* The quantization_config of a model or of its text part, or NULL. */
 const json_t *fy_config_quantization(const json_t *config);
 

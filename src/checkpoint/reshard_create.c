@@ -225,16 +225,33 @@ static ferry_status apply_changes(const ferry_reshard *c, json_t *config, ferry_
                            "a config.json", error);
 }
 
-/* Whether the result has codes that are not dequantized. */
+/* Whether a tensor has scales beside it: 8 bits alone are not what a quantization_config means. */
+static bool has_scales(const ferry_spec *spec, const char *tensor)
+{
+    static const char *const suffixes[] = {"_scale_inv", "_scale"};
+    char name[FERRY_NAME_BYTES];
+    bool has = false;
+    for (size_t i = 0; i < sizeof suffixes / sizeof *suffixes; i++) {
+        int n = snprintf(name, sizeof name, "%s%s", tensor, suffixes[i]);
+        has = has ||
+              (n >= 0 && (size_t)n < sizeof name && fy_spec_find_tensor(spec, name) != FY_NONE);
+    }
+    return has;
+}
+
+/* Whether the result has codes that are not dequantized, and have scales. */
 static bool has_codes(const ferry_reshard *c)
 {
+    const ferry_spec *spec = c->job.spec;
     bool has = false;
-    for (uint32_t t = 0; t < c->from->n_tensors; t++) {
-        uint32_t kind = c->job.changes[t].dtype.kind;
+    for (uint32_t t = 0; t < spec->n_tensors && !has; t++) {
+        const fy_change *change = &c->job.changes[t];
+        uint32_t kind = change->dtype.kind;
         bool is_code = kind == FERRY_F8E4M3 || kind == FERRY_F8E5M2 || kind == FERRY_F4;
-        bool is_there = c->job.is_wanted == NULL ? !c->job.spec->tensors[t].is_source_only
-                                                 : c->job.is_wanted[t];
-        has = has || (is_code && is_there);
+        bool is_there =
+            c->job.is_wanted == NULL ? !spec->tensors[t].is_source_only : c->job.is_wanted[t];
+        has = is_code && is_there && change->kind != FY_DEQUANTIZED &&
+              has_scales(spec, spec->tensors[t].name);
     }
     return has;
 }
@@ -391,7 +408,32 @@ static ferry_status describe_quantized(ferry_reshard *c, ferry_error *error)
     return status;
 }
 
-static ferry_status change_config(ferry_reshard *c, const config_text *config, ferry_error *error)
+/* Where some stay codes a loader must be told which do not; else it must not look for codes. */
+static ferry_status describe_dequantized(ferry_reshard *c, const config_text *config,
+                                         const json_t *about, ferry_error *error)
+{
+    c->drops_quantization = !has_codes(c);
+    if (c->drops_quantization) {
+        return set_quantization(c, config, NULL, error);
+    }
+    if (!json_is_object(about) || c->totals.n_dequantized == 0) {
+        return FERRY_OK;
+    }
+    const char **names = fy_alloc(c->n_changed, sizeof *names);
+    FY_TRY(fy_check_memory(names != NULL, "a quantization_config", error));
+    for (size_t i = 0; i < c->n_changed; i++) {
+        names[i] = c->job.problem.tensors[c->changed[i]].name;
+    }
+    ferry_status status =
+        fy_config_describe_rest(about, names, c->n_changed, &c->quantization, error);
+    fy_free(names);
+    FY_THEN(status, set_quantization(c, config, c->quantization, error));
+    return status;
+}
+
+/* parsed: the same config.json, or NULL. */
+static ferry_status change_config(ferry_reshard *c, const config_text *config, const json_t *parsed,
+                                  ferry_error *error)
 {
     if (config->text == NULL || !copies_config(c->from)) {
         return FERRY_OK;
@@ -404,12 +446,13 @@ static ferry_status change_config(ferry_reshard *c, const config_text *config, f
         FY_TRY(describe_quantized(c, error));
         return set_quantization(c, config, c->quantization, error);
     }
-    c->drops_quantization = dequantizes(c) && !has_codes(c);
-    return c->drops_quantization ? set_quantization(c, config, NULL, error) : FERRY_OK;
+    return dequantizes(c) ? describe_dequantized(c, config, fy_config_quantization(parsed), error)
+                          : FERRY_OK;
 }
 
 /* What is copied along. */
-static ferry_status count_others(ferry_reshard *c, const config_text *config, ferry_error *error)
+static ferry_status count_others(ferry_reshard *c, const config_text *config, const json_t *parsed,
+                                 ferry_error *error)
 {
     const ferry_checkpoint *from = c->from;
     for (size_t i = 0; i < from->n_others; i++) {
@@ -419,7 +462,7 @@ static ferry_status count_others(ferry_reshard *c, const config_text *config, fe
         }
     }
     c->totals.n_others = from->n_others;
-    return change_config(c, config, error);
+    return change_config(c, config, parsed, error);
 }
 
 /* ---- what is changed ---- */
@@ -596,7 +639,6 @@ static ferry_status make_from(ferry_reshard *c, const config_text *text, const c
     ferry_status status = name_tensors(c, text, config_path, error);
     FY_THEN(status, parse_config(c->from, text, &config, error));
     FY_THEN(status, make_job(c, config, error));
-    json_decref(config);
     FY_THEN(status, make_key(c, error));
     FY_THEN(status, list_changed(c, error));
     FY_THEN(status, make_whole(c, error));
@@ -604,7 +646,8 @@ static ferry_status make_from(ferry_reshard *c, const config_text *text, const c
     c->tensors = NULL;
     FY_THEN(status, fy_reshard_make_forms(c, error));
     FY_THEN(status, check_subset(c, error));
-    FY_THEN(status, count_others(c, text, error));
+    FY_THEN(status, count_others(c, text, config, error));
+    json_decref(config);
     if (status == FERRY_OK && c->boxed != NULL) {
         status = fy_reshard_count_boxes(c, error);
     }

@@ -16,6 +16,18 @@ static ferry_status fail_missing(const fy_verify_work *c, const char *tensor, in
                    c->sides[in].checkpoint->path, c->sides[1 - in].checkpoint->path);
 }
 
+/* What only b has, or what a has as scales that its changes consume. */
+static ferry_status fail_added(const fy_verify_work *c, const char *tensor, bool is_consumed,
+                               ferry_error *error)
+{
+    return !is_consumed
+               ? fail_missing(c, tensor, 1, error)
+               : fy_fail(error, FERRY_ERR_DIFFERENT,
+                         "\"%s\" is in %s, but in %s it holds the scales of codes, which are not "
+                         "there any more once they are dequantized",
+                         tensor, c->sides[1].checkpoint->path, c->sides[0].checkpoint->path);
+}
+
 /* A tensor of a as it changes, with that of its name in b. */
 static ferry_status compare_headers(const fy_verify_work *c, uint32_t t, const fy_ckpt_tensor *b,
                                     ferry_error *error)
@@ -71,7 +83,7 @@ static ferry_status verify_models(fy_verify_work *c, ferry_error *error)
     for (size_t i = 0; i < b->n_tensors; i++) {
         uint32_t t = fy_spec_find_tensor(job->spec, b->tensors[i].name);
         if (t == FY_NONE || !job->is_wanted[t]) {
-            return fail_missing(c, b->tensors[i].name, 1, error);
+            return fail_added(c, b->tensors[i].name, t != FY_NONE, error);
         }
     }
     return FERRY_OK;
@@ -79,17 +91,39 @@ static ferry_status verify_models(fy_verify_work *c, ferry_error *error)
 
 /* ---- the work ---- */
 
-/* options, config: what it changes by; NULL, NULL: it stays as it is */
+/* Boxes may also hold the scales of codes that others of them dequantize. */
+static void keep_scales(ferry_spec *spec, const ferry_checkpoint *boxes)
+{
+    for (uint32_t t = 0; t < spec->n_tensors; t++) {
+        fy_tensor *tensor = &spec->tensors[t];
+        tensor->is_source_only =
+            tensor->is_source_only && fy_ckpt_find(boxes, tensor->name) == FY_INDEX_NONE;
+    }
+}
+
+/* All of a checkpoint at one rank. A failure leaves the job for fy_job_cleanup. */
+static ferry_status make_whole(const ferry_checkpoint *checkpoint, const fy_job_target *one,
+                               const ferry_checkpoint *other, fy_layout_job *job,
+                               ferry_error *error)
+{
+    FY_TRY(fy_job_begin(checkpoint, one, job, error));
+    if (other->boxed != NULL) {
+        keep_scales(job->spec, other);
+    }
+    return fy_job_place(job, one, error);
+}
+
+/* options, config: what it changes by; NULL, NULL: it stays as it is. other: the other side's */
 static ferry_status open_side(fy_verify_side *side, const ferry_checkpoint *checkpoint,
                               const fy_change_options *options, const json_t *config,
-                              ferry_error *error)
+                              const ferry_checkpoint *other, ferry_error *error)
 {
     fy_job_target one = {.name = checkpoint->path, .options = options, .config = config};
     fy_job_target own = {.name = checkpoint->path, .side = checkpoint->layout};
     side->checkpoint = checkpoint;
     bool is_made_again = side->is_b && checkpoint->boxed != NULL;
     ferry_status status =
-        is_made_again ? FERRY_OK : fy_job_create(checkpoint, &one, &side->whole, error);
+        is_made_again ? FERRY_OK : make_whole(checkpoint, &one, other, &side->whole, error);
     if (status == FERRY_OK && checkpoint->is_sharded && checkpoint->boxed == NULL) {
         status = fy_job_create(checkpoint, &own, &side->own, error);
         side->has_own = status == FERRY_OK;
@@ -108,7 +142,7 @@ static ferry_status open_changed(fy_verify_work *c, const ferry_checkpoint *a, f
     json_t *config = NULL;
     uint64_t least = 0;
     ferry_status status = o->dequantize == NULL ? FERRY_OK : fy_config_load(a, &config, error);
-    FY_THEN(status, open_side(&c->sides[0], a, &options, config, error));
+    FY_THEN(status, open_side(&c->sides[0], a, &options, config, c->sides[1].checkpoint, error));
     json_decref(config);
     for (uint32_t t = 0; status == FERRY_OK && t < c->sides[0].whole.problem.n_tensors; t++) {
         least = fy_max(least, fy_change_least_room(&c->sides[0].whole, t));
@@ -322,7 +356,7 @@ static ferry_status prepare(fy_verify_work *c, const ferry_checkpoint *a, const 
     }
     FY_TRY(fy_verify_map_boxes(c, error));
     FY_TRY(verify_models(c, error));
-    FY_TRY(open_side(&c->sides[1], b, NULL, NULL, error));
+    FY_TRY(open_side(&c->sides[1], b, NULL, NULL, a, error));
     for (uint32_t i = 0; i < c->buffers.n_threads; i++) {
         FY_TRY(make_worker(c, &c->workers[i], error));
     }

@@ -233,24 +233,76 @@ def check_parts(ferry, folder, rng, shapes, block, n_threads):
 
 
 def check_config(ferry, folder, rng):
-    """config.json says no more that there are codes, once there are none."""
-    case = Case(rng, [[8, 8], [4, 6]])
-    case.model.others = {"config.json": json.dumps({"model_type": "x", "quantization_config": {
-        "quant_method": "fp8", "weight_block_size": case.block}}).encode()}
+    """config.json says no more of codes once none has scales, and else which are none any more."""
+    case = Case(rng, [[8, 8]])
+    case.add_codes("layers.1.w.weight", [4, 6])
+    case.add_codes("layers.2.w.weight", [4, 6])
+    case.model.add("stray", "F8_E4M3", [5], rng.randbytes(5))
+    about = {"quant_method": "fp8", "weight_block_size": case.block,
+             "modules_to_not_convert": ["lm_head"]}
+    case.model.others = {"config.json": json.dumps(
+        {"model_type": "x", "quantization_config": about}).encode()}
     store.write_logical(rng, folder / "source", list(case.model.tensors.values()), {}, 1,
                         case.model.others)
-    for names in (["layers.0.w", "layers.1.w"], ["layers.0.w"]):
-        boxes = [box_files.slice_entry(name, case.model.tensors[name], [0, 1], 0,
-                                       case.model.tensors[name].shape[1], [0])
-                 for name in ("layers.0.w", "layers.1.w")]
+    all_codes = ["layers.0.w", "layers.1.w.weight", "layers.2.w.weight"]
+    for names, modules in ((all_codes, None), (all_codes[:1], ["layers.0.w"]),
+                           (all_codes[1:], ["layers.1.w", "layers.2.w"])):
+        boxes = [plain_entry(case.model.tensors[name]) for name in all_codes]
+        boxes.append({"rank": 0, "parameter": "stray", "elements": 5, "holds": [
+            {"tensor": "stray", "begin": [0], "shape": [5], "offset": 0, "strides": [1]}]})
         for entry in boxes:
             if entry["parameter"] in names:
                 entry.update(dequantize=case.entry(), dtype=NAMES[case.word])
         file = write_layout(folder, "boxes.json", {"boxes": boxes}, rng)
-        out = folder / ("out-%d" % len(names))
-        ferry.reshard(folder / "source", file, out)
+        out = folder / names[-1] / str(len(names))
+        out.parent.mkdir(exist_ok=True)
+        done = ferry.call("reshard", folder / "source", "--to", file, "--out", out)
+        must(done.code == 0, str(done))
         config = json.loads((out / "config.json").read_text())
-        must(("quantization_config" in config) == (len(names) == 1), "config: %s" % config)
+        expected = None if modules is None else {
+            **about, "modules_to_not_convert": sorted(["lm_head", *modules])}
+        its = config.get("quantization_config")
+        if its is not None:  # in the order of the source's files
+            its["modules_to_not_convert"].sort()
+        must(its == expected, "config: %s" % config)
+        is_noted = modules == ["layers.0.w"]  # the name of no module
+        must(("no module is known of 1 dequantized tensor" in done.error) == is_noted, str(done))
+
+
+def plain_entry(tensor):
+    """All of a matrix, as it is, on rank 0."""
+    return box_files.slice_entry(tensor.name, tensor, [0, 1], 0, tensor.shape[1], [0])
+
+
+def check_scales_too(ferry, folder, rng):
+    """A side may hold the scales of what it dequantizes, which verify compares like the rest."""
+    case = Case(rng, [], [4, 4])
+    case.word = "BF16"  # which --dequantize makes by itself, so that no cast is of scales
+    case.how = Dequantize({"dequantize": case.entry(), "dtype": "bf16"}, "how", must)
+    case.add_codes("layers.0.w", [8, 8])
+    case.add_codes("layers.1.w", [4, 6])
+    name = "layers.0.w" + SUFFIX
+    scales = case.model.tensors[name]
+    store.write_logical(rng, folder / "source", list(case.model.tensors.values()), {}, 1, {})
+    side = {"boxes": [plain_entry(case.model.tensors["layers.0.w"]), plain_entry(scales)]}
+    ferry.reshard(folder / "source", write_layout(folder, "boxes.json", case.says(side), rng),
+                  folder / "out")
+    tensors = {"layers.0.w": case.values["layers.0.w"], name: scales}
+    box_files.check_boxed(folder / "out", side, tensors, case.model)
+    option = "--dequantize=%s:4x4%s=layers.0.w" % (
+        NAMES[case.model.tensors["layers.0.w"].word], ":e8m0" if scales.word == "F8_E8M0" else "")
+    done = ferry.verify(folder / "source", folder / "out", option, "--json")
+    must(done.code == 0 and done.error == "", str(done))
+    told = {entry["name"]: entry["digest"] for entry in json.loads(done.out)["tensors"]}
+    must(told == {which: store.checksum(tensor.data) for which, tensor in tensors.items()},
+         "verify: %s" % told)
+    _, flipped, _ = box_files.flip(rng, folder / "out", folder / "damaged")
+    done = ferry.verify(folder / "source", folder / "damaged", option)
+    must(done.code == 1 and shown_in(flipped, done.error), str(done))
+    stay = [case.model.tensors["layers.1.w" + tail] for tail in ("", SUFFIX)]
+    store.write_logical(rng, folder / "left", [*tensors.values(), *stay], {}, 1, {})
+    done = ferry.verify(folder / "source", folder / "left", option)
+    must(done.code == 1 and "holds the scales of codes" in done.error, str(done))
 
 
 def check_cast(ferry, folder, rng):
@@ -348,7 +400,7 @@ def main():
     cases += [("large", bound(check_large), seed) for seed in seeds[:max(1, len(seeds) // 20)]]
     cases += [(name, bound(function), arguments.seed) for name, function in (
         ("many_scales", check_many_scales), ("config", check_config), ("cast", check_cast),
-        ("bad", check_bad))]
+        ("scales_too", check_scales_too), ("bad", check_bad))]
     return run_cases(arguments, cases)
 
 

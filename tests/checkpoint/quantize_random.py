@@ -604,6 +604,24 @@ def check_config(ferry, folder, rng):
     must(told["dequantized"] == [], "%s" % told)
     ferry.reshard(folder / "codes", "hf", folder / "again", "--dequantize")
     ferry.require_equal(folder / "values", folder / "again")
+    check_rest(ferry, folder, rng, text)
+
+
+def check_rest(ferry, folder, rng, text):
+    """Where some stay codes, config.json says which do not; what has no scales is no such code."""
+    other = [Tensor("other" + tensor.name[len(W):], tensor.word, tensor.shape, tensor.data)
+             for tensor in codes()]
+    stray = Tensor("stray", "F8_E4M3", [3], bytes(3))
+    store.write_logical(rng, folder / "more", [*codes(), *other, stray], {}, 1,
+                        {"config.json": text})
+    for form, modules in (("--dequantize", None), ("--dequantize=auto=" + W, [W[:-len(".weight")]])):
+        out = folder / ("rest-%d" % len(form))
+        told = ferry.reshard_json(folder / "more", "hf", out, form)
+        about = json.loads((out / "config.json").read_bytes()).get("quantization_config")
+        must((about or {}).get("modules_to_not_convert") == modules and
+             (about is None) == (modules is None), "config.json: %s" % about)
+        copied, = (entry for entry in told["others"] if entry["name"] == "config.json")
+        must(json.loads(copied["quantization_config"] or "null") == about, "told: %s" % told)
 
 
 def main():

@@ -57,11 +57,13 @@ static const char boxes[] =
     "{'rank':1,'parameter':'norm','elements':9,'partial':true,'holds':[{'tensor':"
     "'model.norm.weight','begin':[0],'shape':[4],'offset':0,'strides':[2]}]}]}";
 
-/* Codes that become values: a box that begins and ends within blocks, transposed. */
+/* Codes that become values: a box that begins and ends within blocks, transposed; and scales. */
 static const char value_boxes[] =
     "{'boxes':[{'ranks':[0,1],'parameter':'gate','dtype':'bf16','elements':15,'dequantize':{"
     "'block':[2,2],'scale':'*_scale_inv'},'holds':[{'tensor':'model.layers.0.mlp.gate_proj.weight',"
-    "'begin':[1,1],'shape':[5,3],'offset':0,'strides':[1,5]}]}]}";
+    "'begin':[1,1],'shape':[5,3],'offset':0,'strides':[1,5]}]},{'rank':1,'parameter':'scales',"
+    "'elements':8,'holds':[{'tensor':'model.layers.0.mlp.gate_proj.weight_scale_inv','begin':[0,0],"
+    "'shape':[4,2],'offset':0,'strides':[2,1]}]}]}";
 
 typedef struct scene {
     /* What a step works on. */
@@ -339,6 +341,9 @@ static void test_dequantize(void **state)
     s = scene_of(codes, "tp=2");
     s.options.dequantize = "auto";
     s.options.cast = FERRY_F32;
+    try_reshard(&s);
+    s = scene_of(codes, "hf"); /* the others stay codes, of which config.json has to tell */
+    s.options.dequantize = "auto=model.layers.0.mlp.gate_proj.weight";
     try_reshard(&s);
     s = scene_of(logical, NULL);
     s.compare.quantize = "nvfp4";

@@ -145,6 +145,36 @@ static void test_description(void **state)
     fy_free(text);
 }
 
+/* A quantization_config becomes another, where two tensors are values now. */
+static void check_rest(const char *about, const char *expected)
+{
+    static const char *const names[] = {"model.layers.0.mlp.up_proj.weight", "experts.down"};
+    json_t *json = json_loads(about, 0, NULL);
+    char *text = NULL;
+    ferry_error error;
+    assert_non_null(json);
+    must(fy_config_describe_rest(json, names, COUNT_OF(names), &text, &error), &error);
+    assert_string_equal(text, expected);
+    fy_free(text);
+    json_decref(json);
+}
+
+static void test_rest(void **state)
+{
+    (void)state;
+    check_rest("{\"quant_method\": \"fp8\", \"weight_block_size\": [4, 4]}",
+               "{\"quant_method\":\"fp8\",\"weight_block_size\":[4,4],"
+               "\"modules_to_not_convert\":[\"model.layers.0.mlp.up_proj\",\"experts.down\"]}");
+    check_rest("{\"modules_to_not_convert\": [\"lm_head\"], \"fmt\": \"e4m3\"}",
+               "{\"modules_to_not_convert\":[\"lm_head\",\"model.layers.0.mlp.up_proj\","
+               "\"experts.down\"],\"fmt\":\"e4m3\"}");
+    check_rest("{\"modules_to_not_convert\": null}",
+               "{\"modules_to_not_convert\":[\"model.layers.0.mlp.up_proj\",\"experts.down\"]}");
+    check_rest("{\"ignored_layers\": [], \"ignore\": [\"a\"]}",
+               "{\"ignored_layers\":[\"model.layers.0.mlp.up_proj\",\"experts.down\"],"
+               "\"ignore\":[\"a\",\"model.layers.0.mlp.up_proj\",\"experts.down\"]}");
+}
+
 static void test_default_tensors(void **state)
 {
     static const struct {
@@ -187,9 +217,13 @@ static void test_default_tensors(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_words),           cmocka_unit_test(test_no_words),
-        cmocka_unit_test(test_only_the_length), cmocka_unit_test(test_configs),
-        cmocka_unit_test(test_description),     cmocka_unit_test(test_default_tensors),
+        cmocka_unit_test(test_words),
+        cmocka_unit_test(test_no_words),
+        cmocka_unit_test(test_only_the_length),
+        cmocka_unit_test(test_configs),
+        cmocka_unit_test(test_rest),
+        cmocka_unit_test(test_description),
+        cmocka_unit_test(test_default_tensors),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -179,12 +179,57 @@ static void note_left_out(const reshard_report *report)
     }
 }
 
+/* Whether config.json still says that the result has codes, beside what was dequantized. */
+static bool is_partly_codes(const reshard_report *report)
+{
+    bool is = false;
+    for (size_t i = 0; report->totals.n_dequantized > 0 && i < report->totals.n_others && !is;
+         i++) {
+        ferry_reshard_other other = FERRY_RESHARD_OTHER_INIT;
+        is = ferry_reshard_other_at(report->reshard, i, &other, NULL) == FERRY_OK &&
+             other.quantization_config != NULL && *other.quantization_config != '\0';
+    }
+    return is;
+}
+
+static bool is_weight(const char *name)
+{
+    static const char tail[] = ".weight";
+    size_t n = strlen(name), n_tail = sizeof tail - 1;
+    return n > n_tail && strcmp(name + n - n_tail, tail) == 0;
+}
+
+/* Loaders look for modules in that list, and such a name is of none. */
+static void note_unlisted(const reshard_report *report)
+{
+    const char *first = NULL;
+    size_t n = 0;
+    for (size_t i = 0; is_partly_codes(report) && i < report->totals.n_dequantized; i++) {
+        ferry_reshard_change change = FERRY_RESHARD_CHANGE_INIT;
+        if (ferry_reshard_change_at(report->reshard, i, &change, NULL) == FERRY_OK &&
+            !is_weight(change.tensor)) {
+            first = n++ == 0 ? change.tensor : first;
+        }
+    }
+    if (n > 0 && terminal_begin_note("reshard")) {
+        fprintf(
+            stderr,
+            "no module is known of %zu dequantized tensor%s, listed in config.json by the whole "
+            "name among the modules that are not quantized: ",
+            n, plural(n));
+        print_name(stderr, first);
+        fprintf(stderr, "%s; see that your loader heeds that, or dequantize all\n",
+                n > 1 ? " and so on" : "");
+    }
+}
+
 void reshard_print_note(const reshard_report *report)
 {
     size_t n = report->totals.n_replicated;
     if (!report->request->dry_run) { /* which lists them */
         note_left_out(report);
     }
+    note_unlisted(report);
     if (n == 0 || !terminal_begin_note("reshard")) {
         return;
     }
