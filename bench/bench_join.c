@@ -253,7 +253,7 @@ static bool run_case(const bench_case *c, int n_rounds, FILE *json, bool is_firs
     fflush(stdout);
     if (json != NULL) {
         fprintf(json, "%s{\"members\": %u, \"tensors\": %u, \"versions\": %u, \"all_s\": [",
-                is_first ? "[" : ",\n", c->n_members, c->n_tensors, c->n_versions);
+                is_first ? "" : ",\n", c->n_members, c->n_tensors, c->n_versions);
         for (int i = 0; i < n_rounds; i++) {
             fprintf(json, "%s%.6f", i == 0 ? "" : ", ", all[i]);
         }
@@ -264,49 +264,98 @@ static bool run_case(const bench_case *c, int n_rounds, FILE *json, bool is_firs
     return true;
 }
 
-int main(int argc, char **argv)
+typedef struct options {
+    bench_case asked;
+    bool has_asked;
+    uint32_t n_rounds;
+    FILE *json;
+} options;
+
+/* A whole number, and nothing behind it. */
+static bool read_number(const char *text, uint32_t *number_out)
 {
-    bench_case asked = cases[1];
-    const char *json_path = NULL;
-    bool has_asked = false;
-    int n_rounds = 5;
-    for (int i = 1; i + 1 < argc; i += 2) {
-        uint32_t number = (uint32_t)strtoul(argv[i + 1], NULL, 10);
-        uint32_t *place = strcmp(argv[i], "--members") == 0    ? &asked.n_members
-                          : strcmp(argv[i], "--tensors") == 0  ? &asked.n_tensors
-                          : strcmp(argv[i], "--versions") == 0 ? &asked.n_versions
-                                                               : NULL;
-        if (place != NULL) {
-            *place = number;
-            has_asked = true;
-        } else if (strcmp(argv[i], "--rounds") == 0) {
-            n_rounds = atoi(argv[i + 1]);
-        } else if (strcmp(argv[i], "--json") == 0) {
-            json_path = argv[i + 1];
+    char *end;
+    unsigned long number = strtoul(text, &end, 10);
+    *number_out = (uint32_t)number;
+    return text[0] >= '0' && text[0] <= '9' && *end == '\0' && number <= UINT32_MAX;
+}
+
+/* False if it is not understood, or, with a sentence, if the file cannot be written. */
+static bool read_option(options *o, const char *name, const char *value)
+{
+    uint32_t *place = strcmp(name, "--members") == 0    ? &o->asked.n_members
+                      : strcmp(name, "--tensors") == 0  ? &o->asked.n_tensors
+                      : strcmp(name, "--versions") == 0 ? &o->asked.n_versions
+                                                        : NULL;
+    if (place != NULL) {
+        o->has_asked = true;
+        return read_number(value, place);
+    }
+    if (strcmp(name, "--rounds") == 0) {
+        return read_number(value, &o->n_rounds);
+    }
+    if (strcmp(name, "--json") == 0 && o->json == NULL) {
+        o->json = fopen(value, "w");
+        if (o->json == NULL) {
+            perror(value);
+        }
+        return o->json != NULL;
+    }
+    return false;
+}
+
+static bool read_options(options *o, int argc, char **argv)
+{
+    for (int i = 1; i < argc; i += 2) {
+        if (!read_option(o, argv[i], i + 1 < argc ? argv[i + 1] : "")) {
+            return false;
         }
     }
-    if (asked.n_members < 2 || asked.n_members > MOST_MEMBERS || asked.n_tensors == 0 ||
-        n_rounds < 1 || n_rounds > MOST_ROUNDS) {
-        fprintf(stderr, "bench_join: 2 to %d members, a tensor at least, 1 to %d rounds\n",
+    return o->asked.n_members >= 2 && o->asked.n_members <= MOST_MEMBERS &&
+           o->asked.n_tensors > 0 && o->n_rounds >= 1 && o->n_rounds <= MOST_ROUNDS;
+}
+
+static bool run_cases(const options *o)
+{
+    size_t n_cases = o->has_asked ? 1 : sizeof cases / sizeof *cases;
+    printf("%7s %8s %8s %10s %10s %10s %10s %10s %10s\n", "members", "tensors", "versions",
+           "all ms", "most ms", "grow ms", "service ms", "run ms", "usual run");
+    for (size_t i = 0; i < n_cases; i++) {
+        const bench_case *c = o->has_asked ? &o->asked : &cases[i];
+        if (!run_case(c, (int)o->n_rounds, o->json, i == 0)) {
+            fprintf(stderr, "bench_join: a rank failed, of %u members\n", c->n_members);
+            return false;
+        }
+    }
+    return true;
+}
+
+int main(int argc, char **argv)
+{
+    options o = {.asked = cases[1], .n_rounds = 5};
+    if (!read_options(&o, argc, argv)) {
+        fprintf(stderr,
+                "usage: bench_join [--members 2..%d] [--tensors N, 1 at least] [--versions N] "
+                "[--rounds 1..%d] [--json FILE]\n",
                 (int)MOST_MEMBERS, (int)MOST_ROUNDS);
         return 2;
     }
-    FILE *json = json_path == NULL ? NULL : fopen(json_path, "w");
     shared = mmap(NULL, MOST_MEMBERS * sizeof *shared, PROT_READ | PROT_WRITE,
                   MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (shared == MAP_FAILED) {
+        perror("bench_join");
+        return 1;
+    }
     snprintf(start_path, sizeof start_path, "/tmp/bench_join.%d", (int)getpid());
     snprintf(meeting, sizeof meeting, "%s.meet", start_path);
-    printf("%7s %8s %8s %10s %10s %10s %10s %10s %10s\n", "members", "tensors", "versions",
-           "all ms", "most ms", "grow ms", "service ms", "run ms", "usual run");
-    size_t n_cases = has_asked ? 1 : sizeof cases / sizeof *cases;
-    for (size_t i = 0; i < n_cases; i++) {
-        if (!run_case(has_asked ? &asked : &cases[i], n_rounds, json, i == 0)) {
-            return 1;
-        }
+    if (o.json != NULL) {
+        fprintf(o.json, "[");
     }
-    if (json != NULL) {
-        fprintf(json, "]\n");
-        fclose(json);
+    bool is_well = run_cases(&o);
+    /* Whole also where a round failed: what was measured before it can be read. */
+    if (o.json != NULL && (fprintf(o.json, "]\n") < 0 || fclose(o.json) != 0)) {
+        perror("bench_join: --json");
+        is_well = false;
     }
-    return 0;
+    return is_well ? 0 : 1;
 }
