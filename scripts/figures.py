@@ -458,10 +458,12 @@ def join(record):
              *(seconds(case[part]) for part in ("grow_s", "service_s", "run_s"))]
             for case in record["cases"]]
     n_late = sum(median(case["all_s"]) >= MOST_JOIN_S for case in record["cases"])
+    slowest = max(max(case["all_s"]) for case in record["cases"])
     return table(["members", "tensors", "versions before", "all", "`ferry_world_grow`",
                   "plan, service, schedule", "the run for the newcomer"], rows) + (
-        f"\nTarget: less than {seconds(MOST_JOIN_S)}, "
-        + (f"**missed in {n_late} rows**" if n_late > 0 else "met in all rows") + ".\n")
+        f"\nTarget: a median of less than {seconds(MOST_JOIN_S)}, "
+        + (f"**missed in {n_late} rows**" if n_late > 0 else "met in all rows")
+        + f". The slowest of all rounds took {seconds(slowest)}.\n")
 
 
 # ---- predictions ----
@@ -506,7 +508,7 @@ SECTIONS = [
     ("join", "A rank that joins", join,
      "What it costs the members, beside the newcomer's bytes, from the call to grow until the "
      "newcomer has their version: tensors are of 64 bytes, ranks are processes, and the newcomer is "
-     "at the door already. Times are the slowest member's."),
+     "at the door already. Times are the slowest member's, and medians of the rounds."),
     ("simulate", "Predictions beside measurements", simulate,
      "`ferry simulate` predicts refits: on one machine by three numbers that are fitted to runs of "
      "other layouts, between hosts by the rate of a plain TCP stream. `ferry bench mixed --predict` "
