@@ -442,18 +442,24 @@ static PyObject *grow(PyObject *self, PyObject *args, PyObject *kwargs)
     PyObject *members = Py_None, *path = NULL, *made = NULL;
     uint32_t *numbers = NULL;
     const fp_world *own = (const fp_world *)self;
-    c.growth.n_newcomers = 1;
+    long n_newcomers = 1;
     if (own->is_thread && own->world != NULL && ferry_world_rank_count(own->world) > 1) {
         return fp_raise(FERRY_ERR_MISUSE,
                         "grow: processes join a world of processes, or of one rank, and this one "
                         "has several threads: start its ranks as processes (`ferry launch`), or "
                         "make it with as many threads as there will be");
     }
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|I$OO&d", names, &c.growth.n_newcomers,
-                                     &members, fp_optional_path_bytes, &path,
-                                     &c.growth.join_seconds)) {
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|l$OO&d", names, &n_newcomers, &members,
+                                     fp_optional_path_bytes, &path, &c.growth.join_seconds)) {
         return NULL;
     }
+    if (n_newcomers < 1) {
+        Py_XDECREF(path);
+        return fp_raise_format(FERRY_ERR_INVALID_INPUT,
+                               "grow: newcomers is %ld; a world grows by one rank at least",
+                               n_newcomers);
+    }
+    c.growth.n_newcomers = n_newcomers > UINT32_MAX ? UINT32_MAX : (uint32_t)n_newcomers;
     if (take_members(members, &numbers, c.growth.n_newcomers)) {
         c.growth.members = numbers;
         c.growth.path = path == NULL ? NULL : PyBytes_AsString(path);

@@ -354,7 +354,12 @@ class Ranks(unittest.TestCase):
         (world,) = ferry._ferry.world_of_threads(1)
         with self.assertRaisesRegex(ferry.InvalidInput, "members has 1 numbers for 2 newcomers"):
             world.grow(2, members=[1])
-        with self.assertRaisesRegex(ferry.Misuse, "newcomers_out"):
+        for number in (0, -1):
+            with self.assertRaisesRegex(ferry.InvalidInput, f"newcomers is {number}; .* one rank"):
+                world.grow(number)
+        with self.assertRaisesRegex(ferry.LimitExceeded, "a world has at most"):
+            world.grow(2**40)
+        with self.assertRaisesRegex(ferry.InvalidInput, "nothing says where members"):
             world.grow()
         with self.assertRaises(TypeError):
             world.grow(1, members=["one"])
