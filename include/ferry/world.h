@@ -299,7 +299,8 @@ FERRY_API ferry_status ferry_world_grow(ferry_world *world, const ferry_grow_opt
 /*
  * Joins a world that grows: waits for that as long as the join limit says. path is the file that
  * the members name; NULL means FERRY_RENDEZVOUS, or else MASTER_ADDR and FERRY_PORT (or
- * MASTER_PORT). RANK and WORLD_SIZE do not count: who joins is told its rank. If the members' call
+ * MASTER_PORT). RANK and WORLD_SIZE do not count: who joins is told its rank. A world has one
+ * deadline: the new world's is the members', whatever this rank's options say. If the members' call
  * fails so does this one, and may be made again.
  */
 FERRY_API ferry_status ferry_world_join(const char *path, const ferry_world_options *options,

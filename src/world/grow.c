@@ -14,6 +14,7 @@
 
 #include "base/alloc.h"
 #include "base/config.h"
+#include "base/log.h"
 #include "world/agree.h"
 #include "world/process.h"
 #include "world/rendezvous.h"
@@ -259,6 +260,7 @@ typedef struct newcomer {
     const char *path;
     const fy_settings *settings;
     int64_t until_ns;
+    int64_t deadline_ns; /* its own, and then that of the world which takes it in */
     fy_meeting meeting;
     fy_link *root;
     uint32_t epoch;
@@ -267,18 +269,21 @@ typedef struct newcomer {
     unsigned char world_id[16];
 } newcomer;
 
-/* What the root says: which rank this one is, and who all are. */
+/* What the root says: which rank this one is, who all are, and how long one may be silent there. */
 static ferry_status read_number(newcomer *own, const fy_message *message, ferry_error *error)
 {
     fy_reader reader = fy_reader_of(message->payload, message->n_bytes);
     own->epoch = fy_read_u32(&reader);
     own->meeting.rank = fy_read_u32(&reader);
     own->n_first = fy_read_u32(&reader);
+    int64_t deadline_ns = (int64_t)fy_read_u64(&reader);
     uint32_t n_ranks = (uint32_t)(fy_read_left(&reader) / 4);
-    if (reader.failed || n_ranks == 0 || own->meeting.rank >= n_ranks || own->epoch == 0) {
+    if (reader.failed || n_ranks == 0 || own->meeting.rank >= n_ranks || own->epoch == 0 ||
+        deadline_ns <= 0) {
         return fy_fail(error, FERRY_ERR_INVALID_INPUT,
                        "the world that grows gave this rank no number that makes sense");
     }
+    own->deadline_ns = deadline_ns;
     own->meeting.n_ranks = n_ranks;
     own->members = fy_alloc(n_ranks, sizeof *own->members);
     FY_TRY(fy_check_memory(own->members != NULL, "the ranks of a world", error));
@@ -312,10 +317,9 @@ static ferry_status read_failure(const fy_message *message, ferry_error *error)
 static ferry_status hear(newcomer *own, uint32_t type, fy_message *message_out, ferry_error *error)
 {
     fy_interrupt *interrupt = own->settings->interrupt;
-    int64_t deadline_ns = own->settings->deadline_ns;
     for (;;) {
         int64_t left = own->until_ns - fy_now_ns();
-        int64_t look = fy_interrupt_slice_ns(interrupt, deadline_ns / 10);
+        int64_t look = fy_interrupt_slice_ns(interrupt, own->deadline_ns / 10);
         if (fy_interrupted(interrupt)) {
             return fy_interrupt_fail(error);
         }
@@ -331,7 +335,7 @@ static ferry_status hear(newcomer *own, uint32_t type, fy_message *message_out, 
             return read_failure(message_out, error);
         }
         int64_t silent_ns = fy_now_ns() - fy_link_heard_ns(own->root);
-        if (status == FERRY_ERR_TIMEOUT && silent_ns >= deadline_ns / 10 * 8) {
+        if (status == FERRY_ERR_TIMEOUT && silent_ns >= own->deadline_ns / 10 * 8) {
             return fy_fail(error, FERRY_ERR_PEER_LOST,
                            "rank 0 has shown no sign of life for %.1f s", (double)silent_ns / 1e9);
         }
@@ -362,14 +366,12 @@ static const int64_t once_ns = 5000LL * 1000 * 1000;
 /* Finds a root and asks it. Rank and number of ranks are not known before it has answered. */
 static ferry_status ask_once(newcomer *own, ferry_error *error)
 {
-    int64_t left = own->until_ns - fy_now_ns();
-    fy_settings settings = *own->settings; /* only looked at */
-    settings.join_ns = left > 0 ? left : 1;
+    own->deadline_ns = own->settings->deadline_ns;
     own->meeting.rank = FERRY_ANY_RANK;
     own->meeting.n_ranks = 0;
-    FY_TRY(fy_meet_growing(&own->meeting, own->path, &settings, error));
+    FY_TRY(fy_meet_growing(&own->meeting, own->path, own->settings, error));
     /* Not for long at one place: who was there may have gone, and another may be elsewhere. */
-    left = own->until_ns - fy_now_ns();
+    int64_t left = own->until_ns - fy_now_ns();
     left = left < 1 ? 1 : left < once_ns ? left : once_ns;
     ferry_status status =
         fy_link_reopen(own->meeting.addresses, own->meeting.key, left, fy_interrupted,
@@ -390,11 +392,11 @@ static ferry_status ask_once(newcomer *own, ferry_error *error)
 /* Again and again, until a world grows that has a place. */
 static ferry_status ask(newcomer *own, ferry_error *error)
 {
-    enum { PAUSE_NS = 8 * 1000 * 1000 };
     ferry_error text = {""};
     ferry_status status = ask_once(own, &text);
     while (fy_status_is_loss(status) && fy_now_ns() < own->until_ns) {
-        nanosleep(&(struct timespec){.tv_nsec = PAUSE_NS}, NULL);
+        int64_t pause_ns = fy_meet_pause_ns(fy_now_ns() - own->meeting.since_ns);
+        nanosleep(&(struct timespec){.tv_nsec = pause_ns}, NULL);
         status = ask_once(own, &text);
     }
     if (fy_status_is_loss(status)) {
@@ -408,7 +410,13 @@ static ferry_status ask(newcomer *own, ferry_error *error)
 
 static ferry_status take_number(newcomer *own, fy_process **process_out, ferry_error *error)
 {
-    FY_TRY(new_process(&own->meeting, own->settings, own->epoch, process_out, error));
+    fy_settings settings = *own->settings; /* all that it points to stays the caller's */
+    settings.deadline_ns = own->deadline_ns;
+    if (own->deadline_ns != own->settings->deadline_ns) {
+        fy_log(FERRY_LOG_INFO, "this rank has the deadline of the world that it joins, %.3g s",
+               (double)own->deadline_ns / 1e9);
+    }
+    FY_TRY(new_process(&own->meeting, &settings, own->epoch, process_out, error));
     fy_process *process = *process_out;
     fy_link *root = own->root;
     process->world->n_first = own->n_first;
@@ -431,10 +439,12 @@ ferry_status fy_join_world(const char *path, const fy_settings *settings, ferry_
 {
     ferry_error text = {""};
     fy_process *process = NULL;
+    int64_t now = fy_now_ns();
     newcomer own = {.path = path,
                     .settings = settings,
-                    .until_ns = fy_now_ns() + settings->join_ns,
+                    .until_ns = now + settings->join_ns,
                     .meeting = FY_MEETING_INIT};
+    own.meeting.since_ns = now;
     if (sodium_init() < 0) {
         return fy_fail(error, FERRY_ERR_UNSUPPORTED, "libsodium finds no source of randomness");
     }

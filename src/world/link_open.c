@@ -294,9 +294,12 @@ static ferry_status give_up(const opening *o, ferry_error *error)
             status = FERRY_ERR_INVALID_INPUT;
         }
     }
+    char within[32] = ""; /* what is shorter than a pause is no wait, and who calls knows its own */
+    if (o->end_ns - o->begin_ns >= first_pause_ns) {
+        snprintf(within, sizeof within, " within %.3g s", (double)(o->end_ns - o->begin_ns) / 1e9);
+    }
     return fy_fail(error, all_unknown ? FERRY_ERR_INVALID_INPUT : status,
-                   "no rank was reached within %.3g s: %s", (double)(o->end_ns - o->begin_ns) / 1e9,
-                   list);
+                   "no rank was reached%s: %s", within, list);
 }
 
 static bool all_refuse(const opening *o)
@@ -331,7 +334,7 @@ static ferry_status try_all(opening *o, ferry_error *error)
             return fy_forward(error, final->status, &final->said);
         }
         if (o->reopens && all_refuse(o)) {
-            o->end_ns = fy_now_ns(); /* as long as it took, for the sentence */
+            o->end_ns = o->begin_ns; /* it was not waited for */
             return give_up(o, error);
         }
         int64_t end = fy_now_ns() + pause_ns;

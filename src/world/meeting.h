@@ -19,6 +19,7 @@ enum { FY_KEY_BYTES = 32, FY_ADDRESSES_BYTES = 512 };
 typedef struct fy_meeting {
     uint32_t rank;
     uint32_t n_ranks;
+    int64_t since_ns; /* of a newcomer, which looks again and again: since when. 0: since now */
     /* Where rank 0 listens: "HOST:PORT", or several joined by commas, tried in turn. Not on rank 0.
      */
     char addresses[FY_ADDRESSES_BYTES];
@@ -63,6 +64,11 @@ ferry_status fy_meet_bootstrap(fy_meeting *meeting, const ferry_bootstrap *boots
  */
 ferry_status fy_meet_growing(fy_meeting *meeting, const char *path, const fy_settings *settings,
                              ferry_error *error);
+/*
+ * How long a newcomer that has waited so long waits before it looks again: members that come wait
+ * for its looks, so they are frequent at first; but it may wait for hours, at a shared folder.
+ */
+int64_t fy_meet_pause_ns(int64_t waited_ns);
 /* The same in a file. */
 ferry_status fy_meet_growing_file(fy_meeting *meeting, const char *path,
                                   const fy_settings *settings, ferry_error *error);

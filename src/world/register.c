@@ -288,10 +288,13 @@ static uint32_t free_number(const fy_process *process)
     return FERRY_ANY_RANK;
 }
 
-/* Who all are, for one who knows nobody. */
+/*
+ * Who all are, for one who knows nobody, and the deadline: signs of life come as often as this
+ * world's asks for, and whoever has a shorter one would take its ranks for stopped.
+ */
 static bool post_number(fy_process *process, fy_conn *conn, uint32_t claim)
 {
-    size_t n_bytes = 12 + 4 * (size_t)process->n_claims;
+    size_t n_bytes = 20 + 4 * (size_t)process->n_claims;
     unsigned char *bytes = fy_alloc(n_bytes, 1);
     if (bytes == NULL) {
         return false;
@@ -300,6 +303,7 @@ static bool post_number(fy_process *process, fy_conn *conn, uint32_t claim)
     fy_pack_u32(&packer, process->epoch);
     fy_pack_u32(&packer, claim);
     fy_pack_u32(&packer, process->world->n_first);
+    fy_pack_u64(&packer, (uint64_t)process->limits.deadline_ns);
     for (uint32_t c = 0; c < process->n_claims; c++) {
         fy_pack_u32(&packer, process->growing.members[c]);
     }

@@ -436,17 +436,24 @@ static ferry_status look(search *at, fy_meeting *meeting, const fy_settings *set
     return check_live(at, meeting, error);
 }
 
-/* Who joins a world that grows may wait for hours at little cost, and members wait for its looks.
- */
 enum { FIRST_PAUSE_NS = 2000000, LAST_PAUSE_NS = 50000000, NEWCOMER_PAUSE_NS = 8000000 };
+
+/* A hundredth of what was waited already. */
+int64_t fy_meet_pause_ns(int64_t waited_ns)
+{
+    int64_t pause_ns = waited_ns / 100;
+    return pause_ns < NEWCOMER_PAUSE_NS ? NEWCOMER_PAUSE_NS
+           : pause_ns > LAST_PAUSE_NS   ? LAST_PAUSE_NS
+                                        : pause_ns;
+}
 
 static ferry_status find_root(fy_meeting *meeting, const char *path, const fy_settings *settings,
                               ferry_error *error)
 {
+    int64_t since = meeting->since_ns != 0 ? meeting->since_ns : fy_now_ns();
     search at = {
-        .path = path, .end_ns = fy_now_ns() + settings->join_ns, .interrupt = settings->interrupt};
+        .path = path, .end_ns = since + settings->join_ns, .interrupt = settings->interrupt};
     int64_t pause_of = FIRST_PAUSE_NS;
-    int64_t longest = meeting->n_ranks == 0 ? NEWCOMER_PAUSE_NS : LAST_PAUSE_NS;
     for (;;) {
         ferry_status status = look(&at, meeting, settings, error);
         if (status != FERRY_ERR_STOPPED) {
@@ -460,6 +467,8 @@ static ferry_status find_root(fy_meeting *meeting, const char *path, const fy_se
             return fail_late(&at, settings, error);
         }
         pause_ns(left < pause_of ? left : pause_of);
+        int64_t longest =
+            meeting->n_ranks == 0 ? fy_meet_pause_ns(fy_now_ns() - since) : LAST_PAUSE_NS;
         pause_of = pause_of * 2 > longest ? longest : pause_of * 2;
     }
 }

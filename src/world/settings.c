@@ -184,10 +184,17 @@ void fy_settings_cleanup(fy_settings *settings)
     *settings = (fy_settings){0};
 }
 
-/* n_ranks over n_nodes by the chunk rule. */
+/*
+ * n_ranks over n_nodes by the chunk rule. A rank alone is on the first node, however many there
+ * will be: others may join it, who are on the last one.
+ */
 static ferry_status even_node(uint64_t n_nodes, uint32_t rank, uint32_t n_ranks, uint32_t *node_out,
                               ferry_error *error)
 {
+    if (n_ranks == 1) {
+        *node_out = 0;
+        return FERRY_OK;
+    }
     uint64_t size = fy_ceil_div(n_ranks, n_nodes);
     uint64_t filled = fy_ceil_div(n_ranks, size);
     if (filled < n_nodes) {

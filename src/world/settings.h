@@ -28,7 +28,8 @@ void fy_settings_cleanup(fy_settings *settings); /* wipes the secret */
 
 /*
  * Which of the faked nodes a rank is on, by the text of `nodes`: "2" is two nodes of (almost) equal
- * size by the chunk rule, none of them empty; "3,5" gives sizes, which sum to n_ranks.
+ * size by the chunk rule, none of them empty, but that one rank alone is on the first of any
+ * number; "3,5" gives sizes, which sum to n_ranks.
  */
 ferry_status fy_settings_fake_node(const char *nodes, uint32_t rank, uint32_t n_ranks,
                                    uint32_t *node_out, ferry_error *error);

@@ -21,8 +21,12 @@ typedef struct batch {
 static ferry_status make_all(const ferry_world *world, const fy_growth *growth, uint64_t *node_ids,
                              batch *made, ferry_error *error)
 {
+    uint32_t last = world->n_nodes - 1;
+    if (world->n_ranks == 1 && world->settings.nodes != NULL) {
+        FY_TRY(fy_settings_last_node(world->settings.nodes, &last, error));
+    }
     for (uint32_t r = 0; r < growth->n_ranks; r++) {
-        node_ids[r] = r < world->n_ranks ? world->node_of[r] : world->n_nodes - 1;
+        node_ids[r] = r < world->n_ranks ? world->node_of[r] : last;
     }
     fy_threads_plan plan = {.n_ranks = growth->n_ranks,
                             .epoch = world->epoch + 1,

@@ -27,7 +27,7 @@ typedef enum fy_wire_type {
     FY_WIRE_NEWS = 19,     /* to anybody's door: this world has failed, and the tree may be cut */
     FY_WIRE_WHERE = 20,    /* in the tree: where are you? A small message answers */
     FY_WIRE_ENTER = 21,    /* to the root of a world that grows: I am new, which rank am I? */
-    FY_WIRE_NUMBER = 22,   /* the answer: that, and who all ranks are */
+    FY_WIRE_NUMBER = 22,   /* the answer: that, who all ranks are, their deadline */
 } fy_wire_type;
 
 #endif

@@ -58,6 +58,11 @@ static void run_grown(const char *row, const rank_process *like, uint32_t n_newc
     check_row(row, access(meeting, F_OK) != 0);
 }
 
+static void wait_ms(long ms)
+{
+    nanosleep(&(struct timespec){.tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000}, NULL);
+}
+
 /* All ranks tell each other who they are, and each sends to the next. */
 static void check_world(rank_process *self, ferry_world *world, uint32_t n_ranks, uint32_t epoch)
 {
@@ -150,6 +155,7 @@ static void member_alone(rank_process *self)
 static void newcomer_to_one(rank_process *self)
 {
     join(self);
+    so(self, ferry_world_node_count(self->world) == (self->options.nodes == NULL ? 1 : 2));
     check_world(self, self->world, 2, 1);
 }
 
@@ -158,6 +164,8 @@ static void test_alone(void **state)
     (void)state;
     rank_process like = patient_ranks("alone", 1);
     run_grown("alone", &like, 1, member_alone, newcomer_to_one);
+    like.options.nodes = "2"; /* of which the second is to come */
+    run_grown("alone on a node", &like, 1, member_alone, newcomer_to_one);
 }
 
 /* So can one that nobody started as one of several, which is a world of threads. */
@@ -186,6 +194,8 @@ static void test_alone_as_thread(void **state)
     rank_process like = patient_ranks("alone as a thread", 1);
     like.options.secret = "a secret";
     run_grown("alone as a thread", &like, 1, member_as_thread, newcomer_to_one);
+    like.options.nodes = "2";
+    run_grown("alone as a thread on a node", &like, 1, member_as_thread, newcomer_to_one);
 }
 
 /* What is left of a world of threads that shrank to one is the epoch after it, too. */
@@ -219,6 +229,40 @@ static void test_left_over(void **state)
     (void)state;
     rank_process like = patient_ranks("left over", 1);
     run_grown("left over", &like, 1, member_left_over, newcomer_to_left_over);
+}
+
+/*
+ * Newcomers whose own deadlines are other ones have the members', which is how often ranks there
+ * give signs of life: one that is far shorter waits at the door for another newcomer, and nobody
+ * counts as silent.
+ */
+
+static void member_of_impatient(rank_process *self)
+{
+    ferry_grow_options options = growth_of(2);
+    replace(self, grow(self, &options));
+    check_world(self, self->world, RANKS + 2, 1);
+}
+
+static void newcomer_impatient(rank_process *self)
+{
+    double deadline = self->options.deadline_seconds;
+    if (self->rank == RANKS) {
+        self->options.deadline_seconds = 0.2;
+    } else {
+        wait_ms(1500); /* the other has none of its deadlines' time left by then */
+        self->options.deadline_seconds = 2 * deadline;
+    }
+    join(self);
+    so(self, ferry_world_deadline(self->world) == deadline);
+    check_world(self, self->world, RANKS + 2, 1);
+}
+
+static void test_impatient(void **state)
+{
+    (void)state;
+    rank_process like = patient_ranks("impatient", RANKS);
+    run_grown("impatient", &like, 2, member_of_impatient, newcomer_impatient);
 }
 
 /* Two joins after each other: the first newcomer is a member of the second. */
@@ -394,6 +438,7 @@ static void newcomer_too_many(rank_process *self)
     ferry_status status = ferry_world_join(meeting, &self->options, &self->world, &self->error);
     so(self, status == FERRY_ERR_TIMEOUT);
     so(self, strstr(self->error.message, "rank 0 made no rendezvous") != NULL);
+    so(self, strstr(self->error.message, "within 1 s: does it run") != NULL);
 }
 
 static void nobody(rank_process *self)
@@ -448,11 +493,6 @@ static void test_differ(void **state)
     (void)state;
     rank_process like = patient_ranks("differ", RANKS);
     run_grown("differ", &like, 0, member_that_differs, nobody);
-}
-
-static void wait_ms(long ms)
-{
-    nanosleep(&(struct timespec){.tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000}, NULL);
 }
 
 /*
@@ -647,6 +687,25 @@ static void newcomer_at_port(rank_process *self)
     check_world(self, self->world, RANKS + 1, 1);
 }
 
+/* Where nobody listens it says how long it waited, and not how long its last look took. */
+static void newcomer_at_no_port(rank_process *self)
+{
+    at_port();
+    self->options.join_seconds = 0.5;
+    ferry_status status = ferry_world_join(NULL, &self->options, &self->world, &self->error);
+    so(self, status == FERRY_ERR_TIMEOUT);
+    so(self, strstr(self->error.message, "took this rank in within 0.5 s") != NULL);
+    so(self, strstr(self->error.message, "no rank was reached: 127.0.0.1:") != NULL);
+}
+
+static void test_at_no_port(void **state)
+{
+    (void)state;
+    rank_process like = patient_ranks("at no port", 1);
+    choose_port();
+    run_grown("at no port", &like, 1, nobody, newcomer_at_no_port);
+}
+
 static void test_at_port(void **state)
 {
     (void)state;
@@ -665,7 +724,8 @@ int main(void)
         cmocka_unit_test(test_nobody_grows),    cmocka_unit_test(test_differ),
         cmocka_unit_test(test_old_fails),       cmocka_unit_test(test_at_port),
         cmocka_unit_test(test_stopped_late),    cmocka_unit_test(test_stopped_early),
-        cmocka_unit_test(test_without_fds),
+        cmocka_unit_test(test_without_fds),     cmocka_unit_test(test_impatient),
+        cmocka_unit_test(test_at_no_port),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

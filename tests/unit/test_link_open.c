@@ -488,6 +488,7 @@ static void test_nobody(void **state)
     check_status("nobody", FERRY_ERR_TIMEOUT,
                  fy_link_open(text, key, SECOND / 10, NULL, NULL, &link, &error), &error);
     check_says("nobody", refused, &error);
+    check_says("nobody", "no rank was reached within 0.1 s: ", &error);
     check_says("nobody", "refuses", &error);
     check_says("nobody", "\"no such host\" is not found", &error);
     check_status("unknown", FERRY_ERR_INVALID_INPUT,
@@ -497,6 +498,7 @@ static void test_nobody(void **state)
                  fy_link_open(refused, key, 0, NULL, NULL, &link, &error), &error);
     check_status("nobody any more", FERRY_ERR_TIMEOUT,
                  fy_link_reopen(refused, key, INT64_MAX, NULL, NULL, &link, &error), &error);
+    check_says("nobody any more", "no rank was reached: 127.0.0.1:", &error);
     check_says("nobody any more", "refuses", &error);
     check_status("malformed", FERRY_ERR_INVALID_INPUT,
                  fy_link_open("127.0.0.1:1,", key, INT64_MAX, NULL, NULL, &link, &error), &error);

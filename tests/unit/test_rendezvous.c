@@ -387,6 +387,18 @@ static void test_file_absent(void **state)
     assert_int_equal(meeting.listener, -1);
 }
 
+/* Looks are frequent at first, and rare where nothing was heard for long. */
+static void test_pauses(void **state)
+{
+    (void)state;
+    static const struct {
+        int64_t waited_ms, pause_ms;
+    } rows[] = {{0, 8}, {800, 8}, {1000, 10}, {4000, 40}, {5000, 50}, {3600000, 50}};
+    for (size_t i = 0; i < COUNT_OF(rows); i++) {
+        assert_int_equal(fy_meet_pause_ns(rows[i].waited_ms * 1000000), rows[i].pause_ms * 1000000);
+    }
+}
+
 static void test_file_of_another(void **state)
 {
     (void)state;
@@ -428,6 +440,7 @@ int main(void)
         cmocka_unit_test(test_file_cannot_be_written),
         cmocka_unit_test(test_file_absent),
         cmocka_unit_test(test_file_of_another),
+        cmocka_unit_test(test_pauses),
         cmocka_unit_test(test_file_numbers),
         cmocka_unit_test(test_no_descriptor_left),
     };

@@ -172,6 +172,9 @@ static void test_fake_nodes(void **state)
         {"3,5", 8, "00011111", true},
         {"1,1,2", 4, "0122", true},
         {"7", 7, "0123456", true},
+        {"1", 1, "0", true},
+        {"9", 1, "0", true}, /* others may join it */
+        {"1,1", 1, "places 2 ranks, but the world has 1", false},
         {"4", 5, "fill 3 nodes and not 4", false},
         {"9", 8, "fill 8 nodes and not 9", false},
         {"3,5", 9, "places 8 ranks, but the world has 9", false},

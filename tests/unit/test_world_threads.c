@@ -192,6 +192,26 @@ static void test_grow(void **state)
     run_ranks("grow", MEMBERS, &options, grow, NULL);
 }
 
+/* A rank alone is on the first of its nodes, and who joins it on the last, as among processes. */
+static void test_grow_alone(void **state)
+{
+    (void)state;
+    ferry_world_options options = FERRY_WORLD_OPTIONS_INIT;
+    ferry_grow_options growth = FERRY_GROW_OPTIONS_INIT;
+    ferry_world *world, *larger, *newcomer;
+    ferry_error error;
+    options.nodes = "2";
+    growth.newcomers_out = &newcomer;
+    must(ferry_world_create_threads(1, &options, &world, &error), &error);
+    must(ferry_world_grow(world, &growth, &larger, &error), &error);
+    assert_int_equal(ferry_world_node_count(newcomer), 2);
+    assert_int_equal(ferry_world_node_of(newcomer, 1), 1);
+    ferry_world_leave(newcomer, "it was only looked at");
+    ferry_world_destroy(newcomer);
+    ferry_world_destroy(larger);
+    ferry_world_destroy(world);
+}
+
 /* Every call with an argument that breaks its contract; the world is as well as before. */
 static void test_misuse(void **state)
 {
@@ -1152,6 +1172,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_numbers),
         cmocka_unit_test(test_grow),
+        cmocka_unit_test(test_grow_alone),
         cmocka_unit_test(test_create_refused),
         cmocka_unit_test(test_misuse),
         cmocka_unit_test(test_stress),

@@ -54,7 +54,8 @@ def init(
     process. Defaults come from ``FERRY_SECRET``, ``FERRY_DEADLINE`` and so on.
 
     With ``join`` this process joins a world that lives, whose members call :meth:`World.grow`
-    meanwhile: it is the path that they name, or True for where the environment says.
+    meanwhile: it is the path that they name, or True for where the environment says. The world's
+    deadline is then that of its members.
     """
     global _default, _owner
     if join is None or join == "":
