@@ -5,9 +5,9 @@
     python3 bench/simulate_calibrate.py --build build/release [--rounds 5] [--only shm,hosts,mixed]
             [--mib 256] [--rate 1gbit] [--json FILE]
 
-shm: ranks of this machine, sources apart from destinations. Three numbers of the machine are fitted to
-three runs: the rate of a rank to one of 1 -> 1, what all CPUs copy together to one of 4 -> 4, and the
-latency to a small one of that. The other layouts are predicted, and run in turns with these.
+shm: ranks of this machine, sources apart from destinations. Two numbers of the machine are fitted to two
+runs of 4 -> 4, a large one and a small one: what all CPUs copy together, which one rank may use alone
+as well, and the latency. The other layouts are predicted, and run in turns with these.
 
 hosts: namespaces with links shaped to --rate (tests/multirank/hosts.py, which needs root). The rate is
 the goodput of a plain TCP stream of the same round, and nothing is fitted.
@@ -32,7 +32,7 @@ MIB = 1 << 20
 WIDTH = 4096  # columns, of bf16
 SHM = {"4 -> 2": (4, 2, 1), "2 -> 4": (2, 4, 1), "4 -> 2 x 2": (4, 2, 2), "2 -> 4 x 2": (2, 4, 2),
        "1 -> 4": (1, 4, 1), "4 -> 1": (4, 1, 1), "8 -> 4": (8, 4, 1)}
-ALONE, TOGETHER = (1, 1, 1), (4, 4, 1)
+FITTED = (4, 4, 1)
 HOSTS = ((4, 4), (4, 2), (2, 4))
 
 
@@ -93,13 +93,11 @@ def row(name, predicted, measured):
 
 def fit(ferry, n_bytes):
     """A cluster of one node: this machine."""
-    alone = ferry.run(spec_of(ALONE, n_bytes))
-    together = ferry.run(spec_of(TOGETHER, n_bytes))
-    small = ferry.run(spec_of(TOGETHER, n_bytes // 256))
-    n_batches = max(TOGETHER)  # of a rank: one to each
-    latency = max(0.0, (small - together / 256) / n_batches)
-    return cluster_of(64, n_bytes / alone, n_bytes / alone, latency,
-                      copy_all_gbytes_per_s=n_bytes / together / 1e9)
+    large, small = (ferry.run(spec_of(FITTED, n)) for n in (n_bytes, n_bytes // 256))
+    n_batches = max(FITTED)  # of a rank: one to each
+    latency = max(0.0, (small - large / 256) / n_batches)
+    rate = n_bytes / large
+    return cluster_of(64, rate, rate, latency, copy_all_gbytes_per_s=rate / 1e9)
 
 
 def shm(arguments, ferry):
@@ -150,7 +148,7 @@ def mixed(arguments, ferry):
     for turn in range(arguments.rounds):
         for name in names[turn % len(names):] + names[:turn % len(names)]:
             said = ask(ferry.command, "bench", "mixed", "--json", "--predict", *MIXED[name], "-b",
-                       "8K", "-e", "16M", "--seconds", "0.05")
+                       "8K", "-e", "16M", "--seconds", "0.02")
             lines = [one for one in said["results"] if not one["fitted"]]
             found[name].append([one["predicted_us"] / one["median_us"] for one in lines])
     cases = []

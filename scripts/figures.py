@@ -510,8 +510,8 @@ SECTIONS = [
      "newcomer has their version: tensors are of 64 bytes, ranks are processes, and the newcomer is "
      "at the door already. Times are the slowest member's, and medians of the rounds."),
     ("simulate", "Predictions beside measurements", simulate,
-     "`ferry simulate` predicts refits: on one machine by three numbers that are fitted to runs of "
-     "other layouts, between hosts by the rate of a plain TCP stream. `ferry bench mixed --predict` "
+     "`ferry simulate` predicts refits: on one machine by two numbers that are fitted to runs of "
+     "another layout, between hosts by the rate of a plain TCP stream. `ferry bench mixed --predict` "
      "predicts calls of sizes that its costs were not fitted to: an operation in a mode at a size."),
     ("mixed", "Fused collectives, 4 ranks", mixed,
      "For each size, Open MPI's best is the fastest of all ways to write the operation with its "
