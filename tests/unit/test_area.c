@@ -664,6 +664,7 @@ static void test_empty(void **state)
     uint64_t begin, end;
     must(fy_area_make(5, 2, 3, length, stride, &area, &error), &error);
     assert_int_equal(area.bytes, 0);
+    assert_true(area.n_dims == 0 && area.run_bytes == 0); /* nobody walks what is not there */
     fy_area_hull(&area, &begin, &end);
     assert_int_equal(begin, 0);
     assert_int_equal(end, 0);
