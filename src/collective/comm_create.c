@@ -179,20 +179,12 @@ static ferry_status keep_texts(ferry_mixed_comm *comm, ferry_error *error)
     return FERRY_OK;
 }
 
+/* Until memory is opened it is not known whether ranks can read each other's. */
 static void list_ops(ferry_mixed_comm *comm)
 {
-    for (uint32_t op = 0; op < FERRY_MIXED_N_OPS; op++) {
-        if (fy_topology_has_op(&comm->program.topology, op)) {
-            comm->ops[comm->n_ops++] = op;
-        }
-    }
-    /* Until memory is opened it is not known whether ranks can read each other's. */
-    for (uint32_t mode = FERRY_MIXED_FUSED_WAITS_MULTICAST; mode < FERRY_MIXED_N_MODES; mode++) {
-        if (fy_topology_has_mode(&comm->program.topology, mode, true,
-                                 comm->options.deterministic)) {
-            comm->modes[comm->n_modes++] = mode;
-        }
-    }
+    const fy_topology *t = &comm->program.topology;
+    comm->n_ops = fy_topology_list_ops(t, comm->ops);
+    comm->n_modes = fy_topology_list_modes(t, true, comm->options.deterministic, comm->modes);
 }
 
 /* What a rank can find out by itself. */

@@ -30,17 +30,6 @@ static ferry_status find_mapped(ferry_mixed_comm *comm, ferry_error *error)
     return FERRY_OK;
 }
 
-static void list_modes(ferry_mixed_comm *comm)
-{
-    comm->n_modes = 0;
-    for (uint32_t mode = FERRY_MIXED_FUSED_WAITS_MULTICAST; mode < FERRY_MIXED_N_MODES; mode++) {
-        if (fy_topology_has_mode(&comm->program.topology, mode, comm->program.mapped,
-                                 comm->options.deterministic)) {
-            comm->modes[comm->n_modes++] = mode;
-        }
-    }
-}
-
 static size_t most_sources(const ferry_mixed_comm *comm)
 {
     size_t most = 1;
@@ -115,7 +104,8 @@ static ferry_status find_bells(ferry_mixed_comm *comm, ferry_error *error)
 /* What needs no other rank; a failure of one must become that of all. */
 static ferry_status prepare(ferry_mixed_comm *comm, ferry_error *error)
 {
-    list_modes(comm);
+    comm->n_modes = fy_topology_list_modes(&comm->program.topology, comm->program.mapped,
+                                           comm->options.deterministic, comm->modes);
     ferry_status status = fy_mix_program_make(&comm->program, &comm->options, error);
     FY_THEN(status, make_lanes(comm, error));
     return status == FERRY_OK ? find_bells(comm, error) : status;

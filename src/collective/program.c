@@ -32,15 +32,13 @@ static ferry_status build_schedule(fy_mix_program *program, uint32_t op, uint32_
 
 static ferry_status build_schedules(fy_mix_program *program, bool deterministic, ferry_error *error)
 {
-    const fy_topology *t = &program->topology;
+    uint32_t ops[FERRY_MIXED_N_OPS], modes[FERRY_MIXED_N_MODES];
+    size_t n_ops = fy_topology_list_ops(&program->topology, ops);
+    size_t n_modes =
+        fy_topology_list_modes(&program->topology, program->mapped, deterministic, modes);
     ferry_status status = FERRY_OK;
-    for (uint32_t mode = FERRY_MIXED_FUSED_WAITS_MULTICAST; mode < FERRY_MIXED_N_MODES; mode++) {
-        for (uint32_t op = 0; op < FERRY_MIXED_N_OPS && status == FERRY_OK; op++) {
-            if (fy_topology_has_mode(t, mode, program->mapped, deterministic) &&
-                fy_topology_has_op(t, op)) {
-                status = build_schedule(program, op, mode, deterministic, error);
-            }
-        }
+    for (size_t i = 0; i < n_ops * n_modes && status == FERRY_OK; i++) {
+        status = build_schedule(program, ops[i % n_ops], modes[i / n_ops], deterministic, error);
     }
     return status;
 }

@@ -62,13 +62,8 @@ ferry_status ferry_mixed_sketch_get_valid_op_list(const ferry_mixed_sketch *sket
                                                   ferry_error *error)
 {
     uint32_t ops[FERRY_MIXED_N_OPS];
-    size_t n = 0;
     FY_TRY(check_list(sketch, ops_out, n_out, error));
-    for (uint32_t op = 0; op < FERRY_MIXED_N_OPS; op++) {
-        if (fy_topology_has_op(&sketch->program.topology, op)) {
-            ops[n++] = op;
-        }
-    }
+    size_t n = fy_topology_list_ops(&sketch->program.topology, ops);
     fy_mix_give_list(ops, n, ops_out, room, n_out);
     return FERRY_OK;
 }
@@ -78,15 +73,10 @@ ferry_status ferry_mixed_sketch_get_valid_mode_list(const ferry_mixed_sketch *sk
                                                     ferry_error *error)
 {
     uint32_t modes[FERRY_MIXED_N_MODES];
-    size_t n = 0;
-    FY_TRY(check_list(sketch, modes_out, n_out, error));
     const fy_mix_program *program = &sketch->program;
-    for (uint32_t mode = FERRY_MIXED_FUSED_WAITS_MULTICAST; mode < FERRY_MIXED_N_MODES; mode++) {
-        if (fy_topology_has_mode(&program->topology, mode, program->mapped,
-                                 sketch->deterministic)) {
-            modes[n++] = mode;
-        }
-    }
+    FY_TRY(check_list(sketch, modes_out, n_out, error));
+    size_t n =
+        fy_topology_list_modes(&program->topology, program->mapped, sketch->deterministic, modes);
     fy_mix_give_list(modes, n, modes_out, room, n_out);
     return FERRY_OK;
 }

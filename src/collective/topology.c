@@ -216,6 +216,29 @@ static uint32_t summands(const fy_topology *t, uint32_t op)
     return op == FERRY_MIXED_ALL_GATHER ? 1 : fy_mix_op_scatters(op) ? t->world_size : t->tp;
 }
 
+size_t fy_topology_list_ops(const fy_topology *topology, uint32_t *ops_out)
+{
+    size_t n = 0;
+    for (uint32_t op = 0; op < FERRY_MIXED_N_OPS; op++) {
+        if (fy_topology_has_op(topology, op)) {
+            ops_out[n++] = op;
+        }
+    }
+    return n;
+}
+
+size_t fy_topology_list_modes(const fy_topology *topology, bool multicast, bool deterministic,
+                              uint32_t *modes_out)
+{
+    size_t n = 0;
+    for (uint32_t mode = FERRY_MIXED_FUSED_WAITS_MULTICAST; mode < FERRY_MIXED_N_MODES; mode++) {
+        if (fy_topology_has_mode(topology, mode, multicast, deterministic)) {
+            modes_out[n++] = mode;
+        }
+    }
+    return n;
+}
+
 bool fy_topology_keeps_tree(const fy_topology *topology, uint32_t op, uint32_t mode)
 {
     bool nodes_first = !fy_mix_op_scatters(op);

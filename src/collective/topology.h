@@ -7,6 +7,7 @@
 #include <ferry/mixed_comm.h>
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 /*
@@ -65,6 +66,12 @@ bool fy_topology_has_op(const fy_topology *topology, uint32_t op);
  */
 bool fy_topology_has_mode(const fy_topology *topology, uint32_t mode, bool multicast,
                           bool deterministic);
+
+/* Those that it has, by number, and how many: of FERRY_MIXED_N_OPS and FERRY_MIXED_N_MODES places.
+ */
+size_t fy_topology_list_ops(const fy_topology *topology, uint32_t *ops_out);
+size_t fy_topology_list_modes(const fy_topology *topology, bool multicast, bool deterministic,
+                              uint32_t *modes_out);
 
 /*
  * Whether an operation in a mode sums in the one tree: ranks of a node ascending, then nodes
