@@ -73,8 +73,8 @@ ferry_status ferry_mixed_sketch_get_valid_mode_list(const ferry_mixed_sketch *sk
                                                     ferry_error *error)
 {
     uint32_t modes[FERRY_MIXED_N_MODES];
-    const fy_mix_program *program = &sketch->program;
     FY_TRY(check_list(sketch, modes_out, n_out, error));
+    const fy_mix_program *program = &sketch->program;
     size_t n =
         fy_topology_list_modes(&program->topology, program->mapped, sketch->deterministic, modes);
     fy_mix_give_list(modes, n, modes_out, room, n_out);
