@@ -403,6 +403,51 @@ static bool is_scale_name(const char *name)
     return fits_any(patterns, name);
 }
 
+uint32_t fy_find_any_scales(const ferry_spec *spec, const char *tensor)
+{
+    static const char *const suffixes[] = {"_scale_inv", "_scale", FY_MATRIX_SCALES_SUFFIX};
+    uint32_t found = FY_NONE;
+    for (size_t i = 0; i < sizeof suffixes / sizeof *suffixes && found == FY_NONE; i++) {
+        char name[FERRY_NAME_BYTES];
+        int n = snprintf(name, sizeof name, "%s%s", tensor, suffixes[i]);
+        if (n >= 0 && (size_t)n < sizeof name) {
+            found = fy_spec_find_tensor(spec, name);
+        }
+    }
+    return found;
+}
+
+/* source: what is cast, or a part of it */
+static ferry_status check_cast_source(const ferry_spec *spec, const fy_tensor *source,
+                                      const fy_change *change, ferry_error *error)
+{
+    char from[FERRY_DTYPE_TEXT_BYTES], to[FERRY_DTYPE_TEXT_BYTES];
+    bool is_code = is_code_kind(source->dtype.kind) && !is_scale_name(source->name);
+    uint32_t scales = is_code ? fy_find_any_scales(spec, source->name) : FY_NONE;
+    return scales == FY_NONE
+               ? FERRY_OK
+               : fy_fail(error, FERRY_ERR_INVALID_INPUT,
+                         "\"%s\" is %s, codes whose scales are \"%s\", and a cast to %s would "
+                         "make numbers of them without these; use --dequantize, or leave the "
+                         "tensor out by --exclude",
+                         source->name, word_of(source->dtype, from), spec->tensors[scales].name,
+                         word_of(change->dtype, to));
+}
+
+ferry_status fy_change_check_cast(const ferry_spec *spec, const fy_change *changes, uint32_t tensor,
+                                  ferry_error *error)
+{
+    const fy_tensor *t = &spec->tensors[tensor];
+    if (changes[tensor].kind != FY_CAST) {
+        return FERRY_OK;
+    }
+    for (uint32_t f = 0; f < t->n_feeds; f++) {
+        FY_TRY(
+            check_cast_source(spec, &spec->tensors[t->feeds[f].tensor], &changes[tensor], error));
+    }
+    return check_cast_source(spec, t, &changes[tensor], error);
+}
+
 static void keep_or_cast(making *m, uint32_t t)
 {
     const fy_tensor *tensor = &m->spec->tensors[t];

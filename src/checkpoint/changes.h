@@ -80,6 +80,13 @@ ferry_status fy_changes_make(const ferry_checkpoint *from, ferry_spec *spec,
                              const fy_change_options *options, const json_t *config,
                              fy_change **changes_out, ferry_error *error);
 
+/* A tensor that is called like scales of this one, in whatever format; FY_NONE. */
+uint32_t fy_find_any_scales(const ferry_spec *spec, const char *tensor);
+
+/* Refuses a cast of codes that have scales: what came of it would be without them. */
+ferry_status fy_change_check_cast(const ferry_spec *spec, const fy_change *changes, uint32_t tensor,
+                                  ferry_error *error);
+
 /* Whether a parameter of a side in boxes says "dequantize". */
 bool fy_side_dequantizes(const ferry_side *boxes);
 

@@ -225,21 +225,8 @@ static ferry_status apply_changes(const ferry_reshard *c, json_t *config, ferry_
                            "a config.json", error);
 }
 
-/* Whether a tensor has scales beside it: 8 bits alone are not what a quantization_config means. */
-static bool has_scales(const ferry_spec *spec, const char *tensor)
-{
-    static const char *const suffixes[] = {"_scale_inv", "_scale"};
-    char name[FERRY_NAME_BYTES];
-    bool has = false;
-    for (size_t i = 0; i < sizeof suffixes / sizeof *suffixes; i++) {
-        int n = snprintf(name, sizeof name, "%s%s", tensor, suffixes[i]);
-        has = has ||
-              (n >= 0 && (size_t)n < sizeof name && fy_spec_find_tensor(spec, name) != FY_NONE);
-    }
-    return has;
-}
-
-/* Whether the result has codes that are not dequantized, and have scales. */
+/* Whether the result has codes that are not dequantized, and have scales: 8 bits alone are not what
+ * a quantization_config means. */
 static bool has_codes(const ferry_reshard *c)
 {
     const ferry_spec *spec = c->job.spec;
@@ -251,7 +238,7 @@ static bool has_codes(const ferry_reshard *c)
         bool is_there =
             c->job.is_wanted == NULL ? !spec->tensors[t].is_source_only : c->job.is_wanted[t];
         has = is_code && is_there && change->kind != FY_DEQUANTIZED &&
-              has_scales(spec, spec->tensors[t].name);
+              fy_find_any_scales(spec, spec->tensors[t].name) != FY_NONE;
     }
     return has;
 }
@@ -591,6 +578,15 @@ static ferry_status check_config(const ferry_reshard *c, const json_t *config, f
                          c->from->path, method == NULL ? "quantization_config" : method);
 }
 
+static ferry_status check_casts(const fy_layout_job *job, ferry_error *error)
+{
+    for (uint32_t t = 0; t < job->spec->n_tensors; t++) {
+        FY_TRY(job->is_wanted[t] ? fy_change_check_cast(job->spec, job->changes, t, error)
+                                 : FERRY_OK);
+    }
+    return FERRY_OK;
+}
+
 static ferry_status make_job(ferry_reshard *c, const json_t *config, ferry_error *error)
 {
     fy_change_options changes = {
@@ -612,7 +608,8 @@ static ferry_status make_job(ferry_reshard *c, const json_t *config, ferry_error
     }
     FY_TRY(make_side(c, config, error));
     target.side = c->side;
-    return fy_job_place(&c->job, &target, error);
+    FY_TRY(fy_job_place(&c->job, &target, error));
+    return check_casts(&c->job, error);
 }
 
 static ferry_status name_tensors(ferry_reshard *c, const config_text *text, const char *config_path,

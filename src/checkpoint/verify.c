@@ -78,6 +78,7 @@ static ferry_status verify_models(fy_verify_work *c, ferry_error *error)
         if (c->twin[i] == FY_INDEX_NONE) {
             return fail_missing(c, name, 0, error);
         }
+        FY_TRY(fy_change_check_cast(job->spec, job->changes, i, error));
         FY_TRY(compare_headers(c, i, &b->tensors[c->twin[i]], error));
     }
     for (size_t i = 0; i < b->n_tensors; i++) {

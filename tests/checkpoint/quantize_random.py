@@ -19,7 +19,7 @@ import models
 import reshard_oracle as oracle
 import store
 from reshard_random import special_floats, with_options, write_layout
-from results import check_sharded, same_tensors, source_order
+from results import check_sharded, same_tensors, shown_in, source_order
 from runner import Ferry, must, parser_of, require_sentence, run_cases
 from store import Tensor, word_bits
 
@@ -565,6 +565,23 @@ REFUSED = [
         weight(W + "_scale_2", "F32", ())]), HF, ["--dequantize"], [W, "2^-117"]),
     ("values that are codes", codes(), HF, ["--dequantize=f8e4m3:2x4", "--cast", "f8e4m3"],
      ["f32, f16 or bf16"]),
+    ("a cast of codes", codes(), HF, ["--cast", "bf16"],
+     [W, W + "_scale_inv", "f8e4m3", "bf16", "--dequantize", "--exclude"]),
+    ("a cast of codes to codes", codes("F8_E5M2", "F8_E8M0", (4, 32), (4, 1), "_scale"), HF,
+     ["--cast", "f8e4m3"], [W, W + "_scale", "f8e5m2"]),
+    ("a cast of codes with one scale", codes(scales_shape=(), suffix="_scale"), HF,
+     ["--cast", "f16"], [W, W + "_scale"]),
+    ("a cast of the codes that stay", codes(more=[weight("v", "F8_E4M3"), weight(
+        "v_scale_2", "F32", ())]), HF, ["--dequantize=f8e4m3:2x4=" + W, "--cast", "f32"],
+     ['"v"', "v_scale_2"]),
+    ("a cast of codes in boxes", codes(), {"boxes": [
+        {"rank": 0, "parameter": "p", "elements": 8, "holds": [
+            {"tensor": W, "begin": [1, 0], "shape": [1, 8], "offset": 0, "strides": [8, 1]}]}]},
+     ["--cast", "bf16"], [W, W + "_scale_inv"]),
+    ("a cast of what is composed of codes", codes(), {
+        "mesh": [["tp", 1]], "rules": [{"match": "*"}],
+        "tensors": [{"name": "new", "shape": [4, 8], "dtype": "f8e4m3", "source": W}]},
+     ["--cast", "f32"], [W, W + "_scale_inv"]),
     ("codes that others are composed of", codes(), {
         "mesh": [["tp", 1]], "rules": [{"match": "*"}],
         "tensors": [{"name": "new", "shape": [4, 8], "dtype": "f8e4m3", "source": W}]},
@@ -584,6 +601,21 @@ def check_refused(ferry, folder, rng, row):
     require_sentence(done, *words)
     must(sorted(path.name for path in folder.iterdir() if path.name != "layout.json")
          == ["source"], "something is left")
+
+
+def check_casts(ferry, folder, rng):
+    """Scales alone are cast, and 8 bits without scales; verify refuses what reshard does."""
+    stray = Tensor("stray", "F8_E4M3", [2], bytes([0x38, 0x40]))
+    store.write_logical(rng, folder / "source", [*codes(), stray], {}, 1, {})
+    ferry.reshard(folder / "source", HF, folder / "rest", "--cast", "bf16", "--exclude", W)
+    found = store.read_logical(folder / "rest").tensors
+    must(found["stray"].data == struct.pack("<2H", 0x3f80, 0x4000) and
+         {name: tensor.word for name, tensor in found.items()} ==
+         {"stray": "BF16", W + "_scale_inv": "BF16"}, "cast: %s" % found)
+    values = [weight(), Tensor(W + "_scale_inv", "BF16", [2, 2], bytes(8)), found["stray"]]
+    store.write_logical(rng, folder / "values", values, {}, 1, {})
+    done = ferry.verify(folder / "source", folder / "values", "--cast", "bf16")
+    must(done.code == 2 and shown_in(W, done.error) and "--dequantize" in done.error, str(done))
 
 
 def check_config(ferry, folder, rng):
@@ -641,6 +673,7 @@ def main():
     cases += [("refused: " + row[0],
                lambda folder, rng, row=row: check_refused(ferry, folder, rng, row), 0)
               for row in REFUSED]
+    cases.append(("casts", lambda folder, rng: check_casts(ferry, folder, rng), 0))
     cases.append(("config", lambda folder, rng: check_config(ferry, folder, rng), 0))
     return run_cases(arguments, cases)
 
