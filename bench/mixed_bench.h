@@ -9,13 +9,14 @@
  * are, run one, and connect the ranks.
  *
  *     OP DTYPE TP DP [--sizes BYTES,...] [--ways NAME,...] [--batches N] [--batch-ms T]
- *                    [--in-place] [--json FILE]
+ *                    [--in-place] [--fresh] [--json FILE]
  *
  * After a second of calls that do not count, of each size (bytes of a piece) and way a first run
  * goes to poisoned memory and is verified. Then come batches of calls one right after the other: in
  * each round every way has one, and each round begins with another way. A batch follows a barrier
  * and, where it has several calls, one that does not count; its figure is the slowest rank's time
- * over the number of calls. Ways that are MIXED_FAR_BEHIND times slower than the best are left out
+ * over the number of calls. With --fresh each call has an input that its rank has just written, as a
+ * layer does, and no other rank has in its caches. Ways that are MIXED_FAR_BEHIND times slower than the best are left out
  * of the rounds; long calls have three.
  *
  * Rank 0 prints a line of JSON for each size and way:
@@ -31,7 +32,7 @@ typedef struct mixed_arguments {
     const char *ways; /* NULL: all */
     int n_batches;
     double batch_seconds;
-    bool in_place;
+    bool in_place, is_fresh;
     const char *json;
 } mixed_arguments;
 

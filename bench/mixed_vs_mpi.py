@@ -4,7 +4,7 @@
 
     python3 bench/mixed_vs_mpi.py --build build/release [--only fused,plain2,plain4,eight]
             [--ops TEXT] [--dtypes fp32,bf16,fp16] [--sizes BYTES,...] [--rounds 5] [--in-place]
-            [--quick] [--no-mpi | --no-ferry] [--no-autotune] [--busy] [--patience SECONDS]
+            [--fresh] [--quick] [--no-mpi | --no-ferry] [--no-autotune] [--busy] [--patience SECONDS]
             [--json bench/results/mixed.json]
 
 bench_mixed runs AUTOTUNE, with a table that it measured before, and every fixed mode; mpi_mixed,
@@ -20,6 +20,9 @@ combinations and settings at that size, each rank bound to a core, beside ferry 
 beside ferry with no binding at all. A ratio is the median over the rounds of the rounds' ratios, its
 spread the range of the middle half over it. "/best" is AUTOTUNE over the fixed mode that is fastest
 at that size. A busy machine is waited for, and said.
+
+Inputs are the same in all calls, as in other programs of this kind, and nobody writes them; with
+--fresh each rank writes its own before each call, as those who compute it do, for both sides alike.
 """
 
 import argparse
@@ -103,7 +106,8 @@ class Programs:
         op, tp, dp = case
         return [op, dtype, tp, dp, "--sizes", ",".join(map(str, self.arguments.sizes)),
                 "--batches", self.arguments.batches, "--batch-ms", self.arguments.batch_ms,
-                "--json", file, *(["--in-place"] if self.arguments.in_place else [])]
+                "--json", file, *(["--in-place"] if self.arguments.in_place else []),
+                *(["--fresh"] if self.arguments.fresh else [])]
 
     def measured(self, command, case, dtype, **environment):
         """{(bytes, way): (median seconds, note)} of a program's run."""
@@ -301,6 +305,8 @@ def read_arguments():
     parser.add_argument("--busy", action="store_true",
                         help="others use the machine too: a round's fastest batch counts")
     parser.add_argument("--in-place", action="store_true")
+    parser.add_argument("--fresh", action="store_true",
+                        help="each call has an input that its rank has just written")
     parser.add_argument("--no-mpi", action="store_false", dest="mpi")
     parser.add_argument("--no-ferry", action="store_false", dest="ferry")
     parser.add_argument("--no-autotune", action="store_false", dest="autotune",
@@ -320,7 +326,8 @@ def main():
     targets = Targets()
     result = {**honest.begin(arguments.rounds, arguments.patience),
               "batches": arguments.batches, "busy": arguments.busy,
-              "in_place": arguments.in_place, "settings": SETTINGS, "cases": []}
+              "in_place": arguments.in_place, "fresh": arguments.fresh,
+              "settings": SETTINGS, "cases": []}
     with tempfile.TemporaryDirectory() as folder:
         programs = Programs(arguments, folder)
         if programs.mpi is not None:
