@@ -124,7 +124,8 @@ ferry_mixed_comm_options scene_options(const rank_context *me, const shape *s, u
 bool row_is_mapped(const rank_context *me, const shape *s)
 {
     bool hides = has_wrapper(me, "strict") || has_wrapper(me, "delay") ||
-                 has_wrapper(me, "reorder") || has_wrapper(me, "lose") || has_wrapper(me, "ucx");
+                 has_wrapper(me, "reorder") || has_wrapper(me, "lose") || has_wrapper(me, "ucx") ||
+                 strcmp(me->engine->name, "nvshmem_nodes") == 0;
     for (uint32_t rank = 0; rank < s->w; rank++) {
         uint32_t first = rank - rank % s->l; /* of the node */
         bool apart = ferry_world_node_of(me->world, rank) != ferry_world_node_of(me->world, first);

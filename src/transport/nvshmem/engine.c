@@ -65,9 +65,9 @@ static void close_engine(void *state)
 
 static uint32_t capabilities(void *state, uint32_t peer)
 {
+    uint32_t can = FERRY_CAN_TARGET_PROGRESS | FERRY_CAN_GET | FERRY_CAN_ONE_WORLD;
     (void)state;
-    (void)peer;
-    return FERRY_CAN_TARGET_PROGRESS | FERRY_CAN_GET | FERRY_CAN_ONE_WORLD;
+    return can | (fy_nvshmem_own.mapped[peer] == NULL ? 0 : FERRY_CAN_PEER_POINTER);
 }
 
 /*
@@ -193,6 +193,13 @@ static char *mapped_at(const nvshmem_region *region, uint32_t peer)
 {
     char *pool = fy_nvshmem_own.mapped[peer];
     return pool == NULL ? NULL : pool + region->offsets[peer];
+}
+
+static void *pointer(void *state, uint32_t peer, const fy_region_view *view, void *attachment)
+{
+    (void)state;
+    (void)view;
+    return attachment == NULL ? NULL : mapped_at(attachment, peer);
 }
 
 /* NVSHMEM's name of that place: the same offset in the own part. */
@@ -386,6 +393,7 @@ static const fy_engine table = {
     .flush = flush,
     .progress = progress,
     .sleep_ns = sleep_ns,
+    .pointer = pointer,
     .revoke = revoke,
     .try_flush = try_flush,
 };
