@@ -43,6 +43,7 @@ else()
         COMMENT "Kernels for CUDA devices" VERBATIM)
     file(GLOB FERRY_CUDA_SOURCES CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/memory/cuda/*.c)
     ferry_plugin(cuda m ${FERRY_CUDA_SOURCES} ${PROJECT_SOURCE_DIR}/src/exec/area.c
+        ${PROJECT_SOURCE_DIR}/src/host/pass.c
         ${PROJECT_SOURCE_DIR}/src/layout/strided.c ${fatbin})
     target_include_directories(ferry_cuda SYSTEM PRIVATE ${FERRY_CUDA_INCLUDE} ${XXHASH_INCLUDE_DIR})
     target_link_libraries(ferry_cuda PRIVATE ${CMAKE_DL_LIBS})

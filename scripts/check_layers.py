@@ -24,7 +24,7 @@ LAYERS = {
     "schedule": [],
     "memory": ["host"],
     "memory/far": ["layout", "memory", "exec"],
-    "memory/cuda": ["layout", "memory", "exec", "convert"],
+    "memory/cuda": ["host", "layout", "memory", "exec", "convert"],
     "convert": [],
     "exec": ["host", "layout", "memory", "convert"],
     "program": ["memory", "exec"],

@@ -3,6 +3,7 @@
  * lives.
  */
 #include "base/alloc.h"
+#include "host/pass.h"
 #include "world/process.h"
 
 #include <errno.h>
@@ -192,7 +193,7 @@ static void pass_on(fy_process *process, const fy_conn *from, uint64_t tag, int 
 {
     for (fy_conn *conn = process->control.conns; conn != NULL; conn = conn->next) {
         if (conn->kind == FY_CONN_NODE_PEER && !conn->dead && conn->peer.step == 2 &&
-            conn != from && conn->doomed_ns == 0 && !fy_node_socket_pass(conn->fd, tag, fd)) {
+            conn != from && conn->doomed_ns == 0 && !fy_pass_descriptor(conn->fd, tag, fd)) {
             fy_node_doom(process, conn);
         }
     }
@@ -206,14 +207,14 @@ void fy_node_hear_peer(fy_process *process, fy_conn *conn)
             fy_control_drop(process, conn);
         } else if (proven) {
             conn->claim = conn->peer.slot;
-            fy_node_socket_pass(conn->fd, PAGE_TAG, process->node.page_fd);
+            fy_pass_descriptor(conn->fd, PAGE_TAG, process->node.page_fd);
             fy_node_watch_life(process, conn->fd, conn->claim);
         }
         return;
     }
     uint64_t tag;
     int fd, got;
-    while ((got = fy_node_socket_take(conn->fd, &tag, &fd)) == 1) {
+    while ((got = fy_take_descriptor(conn->fd, &tag, &fd)) == 1) {
         pass_on(process, conn, tag, fd);
         keep_fd(process, tag, fd);
     }
@@ -226,7 +227,7 @@ void fy_node_hear_host(fy_process *process, fy_conn *conn)
 {
     uint64_t tag;
     int fd, got;
-    while ((got = fy_node_socket_take(conn->fd, &tag, &fd)) == 1) {
+    while ((got = fy_take_descriptor(conn->fd, &tag, &fd)) == 1) {
         keep_fd(process, tag, fd);
     }
     if (got < 0) {
@@ -339,7 +340,7 @@ static ferry_status give(fy_process *process, uint64_t tag, int fd, ferry_error 
     if (process->node.host) {
         pass_on(process, NULL, tag, fd);
     } else if (process->node.host_conn != NULL) {
-        fy_node_socket_pass(process->node.host_conn->fd, tag, fd);
+        fy_pass_descriptor(process->node.host_conn->fd, tag, fd);
     }
     pthread_mutex_unlock(&process->lock);
     return fy_failure_get(&process->failure, NULL, error);

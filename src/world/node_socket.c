@@ -1,6 +1,7 @@
 /* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
 #include "world/node_socket.h"
 
+#include "host/pass.h"
 #include "world/bell.h"
 
 #include <errno.h>
@@ -171,7 +172,7 @@ ferry_status fy_node_socket_join(const char *name, const unsigned char key[FY_KE
     if (prove_both(fd, key, slot, until, interrupt, &denied)) {
         uint64_t tag;
         int got;
-        while ((got = fy_node_socket_take(fd, &tag, page_fd_out)) == 0 && fy_now_ns() < until &&
+        while ((got = fy_take_descriptor(fd, &tag, page_fd_out)) == 0 && fy_now_ns() < until &&
                !fy_interrupted(interrupt)) {
             struct pollfd poll_fd = {.fd = fd, .events = POLLIN};
             poll(&poll_fd, 1, LOOK_MS);
@@ -232,57 +233,6 @@ ferry_status fy_node_socket_admit(fy_node_peer *peer, const unsigned char key[FY
     peer->step = 2;
     *proven_out = true;
     return FERRY_OK;
-}
-
-bool fy_node_socket_pass(int socket_fd, uint64_t tag, int fd)
-{
-    union {
-        struct cmsghdr header;
-        char bytes[CMSG_SPACE(sizeof(int))];
-    } control;
-    memset(&control, 0, sizeof control);
-    struct iovec piece = {.iov_base = &tag, .iov_len = sizeof tag};
-    struct msghdr message = {.msg_iov = &piece,
-                             .msg_iovlen = 1,
-                             .msg_control = control.bytes,
-                             .msg_controllen = sizeof control.bytes};
-    struct cmsghdr *header = CMSG_FIRSTHDR(&message);
-    header->cmsg_level = SOL_SOCKET;
-    header->cmsg_type = SCM_RIGHTS;
-    header->cmsg_len = CMSG_LEN(sizeof fd);
-    memcpy(CMSG_DATA(header), &fd, sizeof fd);
-    ssize_t sent;
-    do {
-        sent = sendmsg(socket_fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
-    } while (sent < 0 && errno == EINTR);
-    return sent == (ssize_t)sizeof tag;
-}
-
-int fy_node_socket_take(int socket_fd, uint64_t *tag_out, int *fd_out)
-{
-    union {
-        struct cmsghdr header;
-        char bytes[CMSG_SPACE(sizeof(int))];
-    } control;
-    struct iovec piece = {.iov_base = tag_out, .iov_len = sizeof *tag_out};
-    struct msghdr message = {.msg_iov = &piece,
-                             .msg_iovlen = 1,
-                             .msg_control = control.bytes,
-                             .msg_controllen = sizeof control.bytes};
-    ssize_t got = recvmsg(socket_fd, &message, MSG_CMSG_CLOEXEC);
-    if (got < 0) {
-        return errno == EAGAIN || errno == EINTR ? 0 : -1;
-    }
-    struct cmsghdr *header = CMSG_FIRSTHDR(&message);
-    if (header == NULL || header->cmsg_type != SCM_RIGHTS) {
-        return -1;
-    }
-    memcpy(fd_out, CMSG_DATA(header), sizeof *fd_out);
-    if (got != (ssize_t)sizeof *tag_out) {
-        close(*fd_out);
-        return -1;
-    }
-    return 1;
 }
 
 int32_t fy_node_socket_peer_pid(int socket_fd)

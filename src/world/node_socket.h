@@ -49,14 +49,6 @@ typedef struct fy_node_peer {
 ferry_status fy_node_socket_admit(fy_node_peer *peer, const unsigned char key[FY_KEY_BYTES],
                                   bool *proven_out, ferry_error *error);
 
-/*
- * Passes a descriptor, which stays the caller's, under a tag. Never waits. False: the other side is
- * gone, or takes nothing any more: its queue holds far more than it can have been sent.
- */
-bool fy_node_socket_pass(int socket_fd, uint64_t tag, int fd);
-/* 1: got one, 0: nothing there, -1: the other side is gone. */
-int fy_node_socket_take(int socket_fd, uint64_t *tag_out, int *fd_out);
-
 /* The other side's process, as this one's namespace numbers it; 0 if it is in another. */
 int32_t fy_node_socket_peer_pid(int socket_fd);
 

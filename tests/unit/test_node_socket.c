@@ -3,11 +3,12 @@
  */
 #include "world/node_socket.h"
 
+#include "host/pass.h"
 #include "world/auth.h"
 
 #include "support/check.h"
+#include "support/descriptors.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -24,18 +25,6 @@ static const unsigned char other[FY_KEY_BYTES] = "another key";
 static const int64_t LONG_NS = (int64_t)3600 * 1000000000; /* no test ends by it */
 
 enum { SLOT = 0x01020304, TAG = 77 };
-
-static size_t count_descriptors(void)
-{
-    size_t n = 0;
-    DIR *folder = opendir("/proc/self/fd");
-    assert_non_null(folder);
-    while (readdir(folder) != NULL) {
-        n++;
-    }
-    closedir(folder);
-    return n;
-}
 
 static bool is_same_file(int a, int b)
 {
@@ -111,24 +100,24 @@ static void test_joins(void **state)
     must(admit(&peer, &proven, &error), &error);
     assert_int_equal(peer.slot, SLOT);
     assert_int_equal(fy_node_socket_peer_pid(peer.fd), getpid());
-    assert_true(fy_node_socket_pass(peer.fd, TAG, page));
+    assert_true(fy_pass_descriptor(peer.fd, TAG, page));
     pthread_join(j.thread, NULL);
     must(j.status, &j.error);
     assert_true(j.fd_of_host >= 0 && is_same_file(j.page, page));
     assert_true(fcntl(j.page, F_GETFD) & FD_CLOEXEC);
     /* And the other way, more than one. */
-    assert_int_equal(fy_node_socket_take(peer.fd, &tag, &got), 0);
-    assert_true(fy_node_socket_pass(j.fd_of_host, TAG + 1, more) &&
-                fy_node_socket_pass(j.fd_of_host, TAG + 2, page));
+    assert_int_equal(fy_take_descriptor(peer.fd, &tag, &got), 0);
+    assert_true(fy_pass_descriptor(j.fd_of_host, TAG + 1, more) &&
+                fy_pass_descriptor(j.fd_of_host, TAG + 2, page));
     for (uint64_t i = 1; i <= 2; i++) {
-        assert_int_equal(fy_node_socket_take(peer.fd, &tag, &got), 1);
+        assert_int_equal(fy_take_descriptor(peer.fd, &tag, &got), 1);
         assert_int_equal(tag, TAG + i);
         assert_true(is_same_file(got, i == 1 ? more : page));
         close(got);
     }
     close(j.fd_of_host);
-    assert_int_equal(fy_node_socket_take(peer.fd, &tag, &got), -1);
-    assert_false(fy_node_socket_pass(peer.fd, TAG, page));
+    assert_int_equal(fy_take_descriptor(peer.fd, &tag, &got), -1);
+    assert_false(fy_pass_descriptor(peer.fd, TAG, page));
     const int all[] = {j.page, page, more, peer.fd, listener};
     for (size_t i = 0; i < COUNT_OF(all); i++) {
         close(all[i]);
@@ -204,7 +193,7 @@ static void test_strange_packets(void **state)
     assert_int_equal(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK, 0, fds), 0);
     /* A tag without a descriptor, and a descriptor with half a tag. */
     assert_int_equal(send(fds[0], bytes, sizeof tag, 0), sizeof tag);
-    assert_int_equal(fy_node_socket_take(fds[1], &tag, &got), -1);
+    assert_int_equal(fy_take_descriptor(fds[1], &tag, &got), -1);
     union {
         struct cmsghdr header;
         char bytes[CMSG_SPACE(sizeof(int))];
@@ -220,7 +209,7 @@ static void test_strange_packets(void **state)
     header->cmsg_len = CMSG_LEN(sizeof(int));
     memcpy(CMSG_DATA(header), &fds[0], sizeof fds[0]);
     assert_int_equal(sendmsg(fds[0], &message, 0), 4);
-    assert_int_equal(fy_node_socket_take(fds[1], &tag, &got), -1);
+    assert_int_equal(fy_take_descriptor(fds[1], &tag, &got), -1);
     /* First packets of a rank: too short, too long, of other words. */
     static const size_t lengths[] = {1, 44, sizeof bytes};
     for (size_t i = 0; i < COUNT_OF(lengths); i++) {

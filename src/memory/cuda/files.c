@@ -2,6 +2,7 @@
 #include "memory/cuda/share.h"
 
 #include "base/alloc.h"
+#include "memory/cuda/door.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -26,10 +27,40 @@ typedef struct opened {
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static opened *all;
 
-/* A descriptor of the other process's; -1 and errno. */
-static int take_fd(int process, int32_t fd)
+/* The owner of the memory, and how its descriptors are got at. */
+typedef struct owner {
+    const fy_cuda_files *files;
+    int process; /* -1: not by the kernel */
+    int guest;   /* at its door; -1: not there */
+} owner;
+
+static void owner_open(const fy_cuda_handle *its, owner *o)
 {
-    return (int)syscall(SYS_pidfd_getfd, process, fd, 0);
+    *o = (owner){.files = &its->by.files, .guest = -1};
+    o->process = (int)syscall(SYS_pidfd_open, its->pid, 0);
+}
+
+static void owner_close(const owner *o)
+{
+    if (o->process >= 0) {
+        close(o->process);
+    }
+    if (o->guest >= 0) {
+        close(o->guest);
+    }
+}
+
+/* A descriptor of the owner's: taken, or asked for; -1 and errno. */
+static int take_fd(owner *o, int32_t fd)
+{
+    int mine = o->process < 0 ? -1 : (int)syscall(SYS_pidfd_getfd, o->process, fd, 0);
+    if (mine >= 0) {
+        return mine;
+    }
+    if (o->guest < 0) {
+        o->guest = fy_cuda_door_knock(o->files->door);
+    }
+    return o->guest < 0 ? -1 : fy_cuda_door_take(o->guest, o->files->token, fd);
 }
 
 /* Another process may have the number of the owner: its list has another name. */
@@ -43,13 +74,26 @@ static bool is_list(int fd, const uint64_t token[2])
     return length == n && memcmp(target, wanted, (size_t)n) == 0;
 }
 
+/* The owner's list; -1. What a process of another namespace has there is another file. */
+static int take_list(owner *o)
+{
+    int list = take_fd(o, o->files->list);
+    if (list >= 0 && !is_list(list, o->files->token) && o->process >= 0) {
+        close(list);
+        close(o->process);
+        o->process = -1;
+        list = take_fd(o, o->files->list);
+    }
+    return list;
+}
+
 /* The pieces that are listed, which are all of the memory. */
-static bool read_list(int process, const fy_cuda_handle *its, fy_cuda_listed *entries)
+static bool read_list(owner *o, const fy_cuda_handle *its, fy_cuda_listed *entries)
 {
     const fy_cuda_files *files = &its->by.files;
     size_t wanted = files->n * sizeof *entries;
     uint64_t bytes = 0;
-    int list = take_fd(process, files->list);
+    int list = take_list(o);
     bool is_good =
         list >= 0 && is_list(list, files->token) && files->first < (uint64_t)1 << 40 &&
         pread(list, entries, wanted, (off_t)(files->first * sizeof *entries)) == (ssize_t)wanted;
@@ -63,10 +107,10 @@ static bool read_list(int process, const fy_cuda_handle *its, fy_cuda_listed *en
     return is_good && bytes == its->bytes;
 }
 
-static CUresult map_piece(int process, const fy_cuda_listed *entry, CUdeviceptr at)
+static CUresult map_piece(owner *o, const fy_cuda_listed *entry, CUdeviceptr at)
 {
     CUmemGenericAllocationHandle memory;
-    int fd = take_fd(process, entry->fd);
+    int fd = take_fd(o, entry->fd);
     if (fd < 0) {
         return CUDA_ERROR_INVALID_HANDLE;
     }
@@ -97,7 +141,7 @@ static CUresult unmap(opened *one)
     return result;
 }
 
-static CUresult map_all(int32_t number, int process, const fy_cuda_listed *entries, uint32_t n,
+static CUresult map_all(int32_t number, owner *o, const fy_cuda_listed *entries, uint32_t n,
                         opened *fresh)
 {
     const CUmemAccessDesc access = {.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = number},
@@ -106,7 +150,7 @@ static CUresult map_all(int32_t number, int process, const fy_cuda_listed *entri
     fresh->base = result == CUDA_SUCCESS ? fresh->base : 0;
     CUdeviceptr at = fresh->base;
     for (uint32_t i = 0; result == CUDA_SUCCESS && i < n; i++) {
-        result = map_piece(process, &entries[i], at);
+        result = map_piece(o, &entries[i], at);
         fresh->pieces[i] = entries[i].bytes;
         fresh->n_mapped += result == CUDA_SUCCESS;
         at += entries[i].bytes;
@@ -116,15 +160,15 @@ static CUresult map_all(int32_t number, int process, const fy_cuda_listed *entri
                : result;
 }
 
-static ferry_status open_listed(int32_t number, int process, const fy_cuda_handle *its,
+static ferry_status open_listed(int32_t number, owner *o, const fy_cuda_handle *its,
                                 fy_cuda_listed *entries, opened *fresh, ferry_error *error)
 {
-    if (!read_list(process, its, entries)) {
+    if (!read_list(o, its, entries)) {
         return fy_fail(error, FERRY_ERR_UNSUPPORTED,
                        "this process may not take descriptors of process %d, or they are gone (%s)",
                        (int)its->pid, errno != 0 ? strerror(errno) : "the list is another's");
     }
-    return fy_cuda_check(map_all(number, process, entries, its->by.files.n, fresh),
+    return fy_cuda_check(map_all(number, o, entries, its->by.files.n, fresh),
                          "mapping memory of another process", error);
 }
 
@@ -139,14 +183,13 @@ ferry_status fy_cuda_files_open(int32_t number, const fy_cuda_handle *its, CUdev
     fy_cuda_listed *entries = fy_alloc_zeroed(n, sizeof *entries);
     ferry_status status =
         fy_check_memory(fresh != NULL && entries != NULL, "CUDA memory of another process", error);
-    errno = 0;
-    int process = status == FERRY_OK ? (int)syscall(SYS_pidfd_open, its->pid, 0) : -1;
     if (status == FERRY_OK) {
+        owner o;
+        errno = 0;
+        owner_open(its, &o);
         fresh->bytes = its->bytes;
-        status = open_listed(number, process, its, entries, fresh, error);
-    }
-    if (process >= 0) {
-        close(process);
+        status = open_listed(number, &o, its, entries, fresh, error);
+        owner_close(&o);
     }
     fy_free(entries);
     if (status != FERRY_OK) {

@@ -3,8 +3,10 @@
 
 #include "base/alloc.h"
 #include "base/sort.h"
+#include "memory/cuda/door.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -44,10 +46,34 @@ static run *runs; /* in the order of where they begin */
 static size_t n_runs, run_capacity;
 static int list = -1;
 static uint64_t token[2], n_listed, n_numbers;
+static fy_cuda_door *door; /* as long as the list; NULL: there can be none */
+static uint64_t door_number;
+static size_t next_lent; /* the piece that is asked for next, mostly */
 
 void fy_cuda_list_name(const uint64_t its[2], char name[FY_CUDA_LIST_NAME_BYTES])
 {
     snprintf(name, FY_CUDA_LIST_NAME_BYTES, "ferry-cuda-%016" PRIx64 "%016" PRIx64, its[0], its[1]);
+}
+
+static int lend_piece(int32_t fd)
+{
+    for (size_t i = 0; i < n_pieces; i++) {
+        size_t at = (next_lent + i) % n_pieces;
+        if (pieces[at].fd == fd) {
+            next_lent = at + 1;
+            return fcntl(fd, F_DUPFD_CLOEXEC, 0);
+        }
+    }
+    return -1;
+}
+
+/* Of the list and the pieces, and of nothing else that this process has open. */
+static int lend(int32_t fd)
+{
+    pthread_mutex_lock(&lock);
+    int copy = fd == list && fd >= 0 ? fcntl(fd, F_DUPFD_CLOEXEC, 0) : lend_piece(fd);
+    pthread_mutex_unlock(&lock);
+    return copy;
 }
 
 static ferry_status make_list(ferry_error *error)
@@ -61,9 +87,28 @@ static ferry_status make_list(ferry_error *error)
     }
     fy_cuda_list_name(token, name);
     list = memfd_create(name, MFD_CLOEXEC);
-    return list >= 0 ? FERRY_OK
-                     : fy_fail(error, FERRY_ERR_UNSUPPORTED, "no file in memory could be made: %s",
-                               strerror(errno));
+    if (list < 0) {
+        return fy_fail(error, FERRY_ERR_UNSUPPORTED, "no file in memory could be made: %s",
+                       strerror(errno));
+    }
+    door = fy_cuda_door_open(token, lend, &door_number);
+    return FERRY_OK;
+}
+
+/* Nothing is named any more. The door is for the caller to close, without the lock. */
+static fy_cuda_door *drop_list(void)
+{
+    fy_cuda_door *its = door;
+    fy_free(runs);
+    runs = NULL;
+    run_capacity = 0;
+    if (list >= 0) {
+        close(list);
+        list = -1;
+    }
+    door = NULL;
+    door_number = 0;
+    return its;
 }
 
 /*
@@ -278,7 +323,8 @@ ferry_status fy_cuda_pieces_name(const void *pointer, uint64_t bytes, fy_cuda_ha
                                            .n = one->n,
                                            .list = list,
                                            .number = one->number,
-                                           .base = (uintptr_t)one->span.base};
+                                           .base = (uintptr_t)one->span.base,
+                                           .door = door_number};
     }
     pthread_mutex_unlock(&lock);
     return status;
@@ -296,14 +342,7 @@ void fy_cuda_pieces_withdraw(const fy_cuda_handle *handle)
         memmove(&runs[at], &runs[at + 1], (n_runs - at - 1) * sizeof *runs);
         n_runs--;
     }
-    if (n_runs == 0) {
-        fy_free(runs);
-        runs = NULL;
-        run_capacity = 0;
-    }
-    if (n_runs == 0 && list >= 0) {
-        close(list);
-        list = -1;
-    }
+    fy_cuda_door *closed = n_runs == 0 ? drop_list() : NULL;
     pthread_mutex_unlock(&lock);
+    fy_cuda_door_close(closed);
 }
