@@ -161,8 +161,17 @@ void fy_change_scales_shape(const fy_block_format *format, const uint64_t *shape
                             uint64_t shape_out[FERRY_MAX_DIMS])
 {
     for (uint32_t d = 0; d < n_dims; d++) {
-        bool in_matrix = d + 2 >= n_dims;
-        shape_out[d] = in_matrix ? fy_ceil_div(shape[d], format->block[d + 2 - n_dims]) : shape[d];
+        shape_out[d] = fy_ceil_div(shape[d], fy_block_extent(format, n_dims, d));
+    }
+}
+
+void fy_change_scales_box(const fy_block_format *format, uint32_t n_dims, const fy_box *of,
+                          fy_box *scales)
+{
+    for (uint32_t d = 0; d < n_dims; d++) {
+        uint64_t block = fy_block_extent(format, n_dims, d), begin = of->begin[d] / block;
+        scales->length[d] = fy_ceil_div(of->begin[d] + of->length[d], block) - begin;
+        scales->begin[d] = begin;
     }
 }
 

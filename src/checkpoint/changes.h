@@ -98,6 +98,23 @@ ferry_status fy_changes_take_boxes(const ferry_checkpoint *from, const ferry_spe
                                    ferry_side *boxes, const char *name, fy_change *changes,
                                    ferry_error *error);
 
+/*
+ * Adds parameters for the scales of what is quantized, where no box of the side is of them: behind
+ * all others, each called like the one with the codes and the suffix of scales.
+ */
+ferry_status fy_changes_add_scale_boxes(const ferry_spec *spec, const fy_change *changes,
+                                        ferry_side *boxes, const char *name, ferry_error *error);
+
+/* How many indices of a dimension of a weight share a scale. */
+static inline uint64_t fy_block_extent(const fy_block_format *format, uint32_t n_dims, uint32_t dim)
+{
+    return dim + 2 < n_dims ? 1 : format->block[dim + 2 - n_dims];
+}
+
+/* Of a box of a weight of this format: that of its scales, also where it lies within blocks. */
+void fy_change_scales_box(const fy_block_format *format, uint32_t n_dims, const fy_box *of,
+                          fy_box *scales_out);
+
 /* Of a weight and a format: the shape of its scales; those of matrices have the leading ones. */
 void fy_change_scales_shape(const fy_block_format *format, const uint64_t *shape, uint32_t n_dims,
                             uint64_t shape_out[FERRY_MAX_DIMS]);

@@ -216,10 +216,11 @@ static ferry_status note_wanted(fy_layout_job *job, const fy_job_target *target,
     ferry_status status = fy_subset_create(target->subset, &subset, error);
     for (uint32_t t = 0; t < problem->n_tensors && status == FERRY_OK; t++) {
         const fy_tensor *tensor = &problem->tensors[t];
-        /* Scales come behind their weights, and with them. */
-        job->is_wanted[t] =
-            tensor->dst != FY_NONE && (tensor->is_made ? job->is_wanted[job->changes[t].weight]
-                                                       : fy_subset_has(&subset, tensor->name));
+        /* Scales come behind their weights, and with them; of boxes they may come alone. */
+        bool is_meant = tensor->is_made
+                            ? target->side == NULL || job->is_wanted[job->changes[t].weight]
+                            : fy_subset_has(&subset, tensor->name);
+        job->is_wanted[t] = tensor->dst != FY_NONE && is_meant;
     }
     fy_subset_cleanup(&subset);
     return status;
@@ -372,12 +373,14 @@ static ferry_status check_lines(fy_layout_job *job, const fy_job_target *target,
 
 static ferry_status lower(fy_layout_job *job, const fy_job_target *target, ferry_error *error)
 {
-    if (makes_scales(job)) {
+    bool is_cut = target->side != NULL; /* else one rank has all blocks whole */
+    if (is_cut && makes_scales(job)) {
         FY_TRY(check_lines(job, target, error));
     }
     FY_TRY(fy_spec_lower(job->spec, &job->problem, error));
     FY_TRY(extend_changes(job, error));
-    FY_TRY(fy_changes_check_cuts(&job->problem, job->changes, target->name, error));
+    FY_TRY(is_cut ? fy_changes_check_cuts(&job->problem, job->changes, target->name, error)
+                  : FERRY_OK);
     FY_TRY(note_wanted(job, target, error));
     FY_TRY(check_opaque(job, error));
     FY_TRY(check_words(job, error));

@@ -3,6 +3,7 @@
 
 #include "base/checked.h"
 #include "base/sort.h"
+#include "checkpoint/maker_blocks.h"
 #include "exec/cast.h"
 
 #include <string.h>
@@ -46,17 +47,15 @@ static uint32_t tensor_of(const fy_maker *m, uint32_t parameter, uint32_t box)
     return m->number_in_job == NULL ? tensor : m->number_in_job[tensor];
 }
 
-ferry_status fy_maker_begin(fy_maker *m, uint32_t parameter, ferry_error *error)
+void fy_maker_begin(fy_maker *m)
 {
-    m->reads = m->boxed->side->parameters[parameter].n_boxes > 0;
-    m->reads_scales = false;
-    return m->reads ? fy_gather_begin(m->gather, tensor_of(m, parameter, 0), error) : FERRY_OK;
+    m->reads = m->reads_beside = false;
 }
 
 ferry_status fy_maker_end(fy_maker *m, ferry_error *error)
 {
     ferry_status status = m->reads ? fy_gather_end(m->gather, error) : FERRY_OK;
-    return status == FERRY_OK && m->reads_scales ? fy_gather_end(m->beside, error) : status;
+    return status == FERRY_OK && m->reads_beside ? fy_gather_end(m->beside, error) : status;
 }
 
 /* A box or a fill by its number; false: it has no element. */
@@ -98,8 +97,7 @@ static uint64_t row_ratio(const fy_box *hull, const uint64_t *shape, uint32_t n_
 }
 
 /* What a box asks of windows: how many bytes they may have. */
-static uint64_t most_bytes(const fy_maker *m, const fy_nest *nest, const fy_tensor *tensor,
-                           bool *shares)
+static uint64_t most_bytes(const fy_maker *m, const fy_nest *nest, const fy_tensor *tensor)
 {
     uint64_t shape[FERRY_MAX_DIMS];
     fy_box hull;
@@ -109,7 +107,6 @@ static uint64_t most_bytes(const fy_maker *m, const fy_nest *nest, const fy_tens
         return m->room.window_bytes;
     }
     uint64_t ratio = row_ratio(&hull, shape, nest->n_dims);
-    *shares = *shares || ratio > 1;
     uint64_t span = m->gather->span_bytes / (ratio > 1 ? 2 * ratio : 1);
     return fy_min(m->room.window_bytes, fy_min(fy_max(span, LEAST_BYTES), IN_ORDER_BYTES));
 }
@@ -157,7 +154,10 @@ static void list_items(fy_making *making, const fy_maker *m)
             (fy_making_item){.first = nest.offset, .last = fy_nest_last(&nest), .number = i};
         if (i < p->n_boxes) {
             uint32_t t = fy_boxed_tensor_of(m->boxed, box_at(m->boxed, making->parameter, i));
-            uint64_t its = most_bytes(m, &nest, &m->boxed->spec->tensors[t], &making->shares);
+            /* Blocks at the ends of windows are made twice. */
+            uint64_t its = fy_maker_makes_blocks(m, tensor_of(m, making->parameter, i))
+                               ? m->room.window_bytes
+                               : most_bytes(m, &nest, &m->boxed->spec->tensors[t]);
             /* Windows that one box needs long are long; else the box that needs the shortest. */
             most = most == 0 || its > IN_ORDER_BYTES || (its < most && most <= IN_ORDER_BYTES)
                        ? its
@@ -233,14 +233,7 @@ static bool is_changed(const fy_maker *m)
 /* The box of the scales of a hull of codes, which may begin and end within blocks. */
 static void find_scales(const fy_maker *m, const fy_box *hull, fy_box *scales)
 {
-    const uint64_t *block = change_at_work(m)->format.block;
-    *scales = *hull;
-    for (uint32_t i = 0; i < 2; i++) {
-        uint32_t d = tensor_at_work(m)->n_dims - 2 + i;
-        scales->begin[d] = hull->begin[d] / block[i];
-        scales->length[d] =
-            fy_ceil_div(hull->begin[d] + hull->length[d], block[i]) - scales->begin[d];
-    }
+    fy_change_scales_box(&change_at_work(m)->format, tensor_at_work(m)->n_dims, hull, scales);
 }
 
 static uint64_t scales_bytes(const fy_maker *m, const fy_box *hull)
@@ -258,6 +251,9 @@ static bool fits(const fy_maker *m, const fy_nest *nest)
     uint64_t wanted = fy_nest_volume(nest), bits = tensor_at_work(m)->dtype.element_bits, bytes;
     uint64_t changed = is_changed(m) ? m->making->unit_bytes : 0;
     fy_nest_hull(nest, &hull);
+    if (fy_maker_makes_blocks(m, m->tensor)) {
+        return fy_maker_has_room_for(m, &hull) && fy_maker_wants_blocks(m, nest);
+    }
     uint64_t volume = fy_box_volume(hull.length, nest->n_dims); /* of a tensor: no overflow */
     bytes = volume * fy_unit_bytes((uint32_t)bits);
     return bytes <= m->room.hull_bytes && volume * changed <= m->room.cast_bytes &&
@@ -286,13 +282,14 @@ static ferry_status gather_hull(fy_gather *gather, uint32_t number, const fy_box
     return fy_gather_read(gather, &window, to, error);
 }
 
-static ferry_status gather_scales(fy_maker *m, const fy_box *scales, ferry_error *error)
+ferry_status fy_maker_gather(fy_maker *m, bool beside, uint32_t tensor, const fy_box *hull,
+                             char *to, ferry_error *error)
 {
-    uint32_t number = change_at_work(m)->scales;
-    FY_TRY(m->reads_scales ? fy_gather_turn(m->beside, number, error)
-                           : fy_gather_begin(m->beside, number, error));
-    m->reads_scales = true;
-    return gather_hull(m->beside, number, scales, m->scales, error);
+    fy_gather *gather = beside ? m->beside : m->gather;
+    bool *reads = beside ? &m->reads_beside : &m->reads;
+    FY_TRY(*reads ? fy_gather_turn(gather, tensor, error) : fy_gather_begin(gather, tensor, error));
+    *reads = true;
+    return gather_hull(gather, tensor, hull, to, error);
 }
 
 /* Codes of a hull become products: what the cast needs for it. */
@@ -314,7 +311,7 @@ static ferry_status set_scales(fy_maker *m, const fy_box *hull, fy_cast *cast, f
         .origin = {hull->begin[row] % format->block[0], hull->begin[row + 1] % format->block[1]},
         .pitch = box.length[row + 1],
         .plane = box.length[row] * box.length[row + 1]};
-    return gather_scales(m, &box, error);
+    return fy_maker_gather(m, true, change_at_work(m)->scales, &box, m->scales, error);
 }
 
 /* What the elements of a hull become, side by side as they are. */
@@ -379,14 +376,32 @@ static void spread(const fy_maker *m, const fy_nest *nest, const fy_box *hull, c
     copy_loops(m, nest, from_stride, 0, place_in_window(m, nest), from);
 }
 
+/* Of codes or scales that were made, which lie within whole blocks. */
+static ferry_status set_down_blocks(fy_maker *m, const fy_nest *nest, const fy_box *hull,
+                                    ferry_error *error)
+{
+    fy_box around;
+    const char *made;
+    uint64_t at = 0;
+    FY_TRY(fy_maker_make_blocks(m, hull, &made, &around, error));
+    for (uint32_t d = 0; d < nest->n_dims; d++) {
+        at = at * around.length[d] + (hull->begin[d] - around.begin[d]);
+    }
+    spread(m, nest, &around, made + at * m->making->unit_bytes);
+    return FERRY_OK;
+}
+
 static ferry_status set_down(fy_maker *m, const fy_nest *nest, ferry_error *error)
 {
     fy_box hull;
     fy_nest_hull(nest, &hull);
+    if (fy_maker_makes_blocks(m, m->tensor)) {
+        return set_down_blocks(m, nest, &hull, error);
+    }
     bool is_dense = fy_nest_is_dense(nest, &hull), changes = is_changed(m);
     char *there = place_in_window(m, nest);
-    FY_TRY(fy_gather_turn(m->gather, m->tensor, error));
-    FY_TRY(gather_hull(m->gather, m->tensor, &hull, is_dense && !changes ? there : m->hull, error));
+    char *to = is_dense && !changes ? there : m->hull;
+    FY_TRY(fy_maker_gather(m, false, m->tensor, &hull, to, error));
     if (changes) {
         FY_TRY(change_hull(m, &hull, is_dense ? there : m->cast, error));
     }
@@ -431,9 +446,10 @@ static ferry_status set_down_box(void *context, fy_nest *nest, ferry_error *erro
         part = *nest;
         fy_nest_take(&part, loop, 0, n);
     }
-    for (uint64_t i = 0; i < count; i += n) {
+    for (uint64_t i = 0, here = 0; i < count; i += here) {
+        here = fy_maker_turns_to_line(m, m->tensor, nest, loop, i, fy_min(n, count - i));
         part = *nest;
-        fy_nest_take(&part, loop, i, fy_min(n, count - i));
+        fy_nest_take(&part, loop, i, here);
         FY_TRY(set_down_box(m, &part, error));
     }
     return FERRY_OK;
@@ -490,8 +506,13 @@ static uint64_t choose_end(const fy_maker *m, const fy_making *making)
         if (item->last < end) {
             return item->last + 1 - begin >= making->step / 4 ? item->last + 1 : end;
         }
+        uint32_t tensor = item->number < m->boxed->side->parameters[making->parameter].n_boxes
+                              ? tensor_of(m, making->parameter, item->number)
+                              : FY_NONE;
         for (uint32_t l = 0; l < nest.n_loops; l++) {
-            uint64_t whole = (end - nest.offset) / nest.stride[l] * nest.stride[l] + nest.offset;
+            uint64_t n = (end - nest.offset) / nest.stride[l];
+            n = tensor == FY_NONE ? n : fy_maker_turns_to_line(m, tensor, &nest, l, 0, n);
+            uint64_t whole = n * nest.stride[l] + nest.offset;
             if (nest.stride[l] > 1 && whole > begin) {
                 return whole;
             }

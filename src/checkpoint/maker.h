@@ -8,16 +8,16 @@
 
 /*
  * Makes parameters of a side in boxes, window by window in the order of their memory. What boxes
- * have in a window is gathered from the tensors, cast or dequantized where they are, and set down
- * where the boxes say; fills are written, and what nothing gives is zero. Windows are as long as
- * what they need of the source may be; where memory has another order than the tensor, as long as
- * there is room, for then each window needs a little of many rows.
+ * have in a window is gathered from the tensors, cast, quantized or dequantized where they are, and
+ * set down where the boxes say; fills are written, and what nothing gives is zero. Windows are as
+ * long as what they need of the source may be; where memory has another order than the tensor, as
+ * long as there is room, for then each window needs a little of many rows.
  */
 typedef struct fy_maker_room {
     uint64_t window_bytes; /* of what is made */
     uint64_t hull_bytes;   /* of what is gathered for it */
-    uint64_t cast_bytes;   /* of what that is cast to, or dequantized; 0: nothing is */
-    uint64_t scales_bytes; /* of what codes are multiplied by; 0: there are none */
+    uint64_t cast_bytes;   /* of what that is cast to, quantized or dequantized; 0: nothing is */
+    uint64_t scales_bytes; /* of the scales of codes; 0: there are none */
 } fy_maker_room;
 
 /* A thread's. */
@@ -25,7 +25,8 @@ typedef struct fy_maker {
     const fy_boxed *boxed;
     const fy_layout_job *job; /* the tensors, with the numbers of boxed, to one rank */
     fy_gather *gather;        /* of that job */
-    fy_gather *beside;        /* of the scales of codes, to one rank as they are; NULL: none */
+    fy_gather *beside;        /* of the same, as they are: scales of codes, and values of which
+                                 scales are made; NULL: there are none */
     fy_maker_room room;
     const uint32_t *number_in_job; /* of the boxes' tensors; NULL: the same */
     bool keeps_types;              /* whatever the job casts */
@@ -33,7 +34,7 @@ typedef struct fy_maker {
     char *hull;
     char *cast;
     char *scales;
-    bool reads, reads_scales; /* since it began */
+    bool reads, reads_beside; /* since it began */
     /* Of the window at work, in units. */
     const struct fy_making *making;
     uint64_t begin, end;
@@ -59,7 +60,6 @@ typedef struct fy_making {
     uint32_t *active; /* positions of items that may be in a window */
     size_t n_active;
     bool has_gaps; /* elements that nothing or a fill gives */
-    bool shares;   /* it needs parts of rows: others that need the rest may take turns with it */
 } fy_making;
 
 /* The bytes of all of a room; and buffers for a worker from one piece of so many. */
@@ -67,9 +67,9 @@ uint64_t fy_maker_room_bytes(const fy_maker_room *room);
 void fy_maker_init(fy_maker *maker, const fy_boxed *boxed, const fy_layout_job *job,
                    fy_gather *gather, const fy_maker_room *room, char *memory);
 
-/* Turns to a parameter, or several in turn, of which this is one; at the end, to be called where
- * all went well, the checksums of what was read are checked. */
-ferry_status fy_maker_begin(fy_maker *maker, uint32_t parameter, ferry_error *error);
+/* Turns to a parameter, or several in turn; at the end, to be called where all went well, the
+ * checksums of what was read are checked. */
+void fy_maker_begin(fy_maker *maker);
 ferry_status fy_maker_end(fy_maker *maker, ferry_error *error);
 
 /* What is to be made of a parameter; fy_making_cleanup ends it, also after a failure. */

@@ -27,10 +27,18 @@ fy_buffers fy_share_memory(uint64_t cap_bytes, uint32_t n_threads);
 ferry_status fy_share_memory_for_tiles(uint64_t cap_bytes, uint32_t n_threads, uint64_t least_bytes,
                                        fy_buffers *buffers_out, ferry_error *error);
 
-/* Where parameters are made of boxes: a thread's room is a maker's. Where codes are dequantized
- * there is a second span, of their scales. */
-fy_buffers fy_share_memory_for_boxes(uint64_t cap_bytes, uint32_t n_threads, bool casts,
-                                     bool dequantizes, fy_maker_room *room_out);
+/* What making parameters needs. */
+typedef struct fy_boxes_need {
+    bool casts;
+    bool has_blocks;      /* codes are made, or become values: there is a second span */
+    uint64_t least_bytes; /* of values that are quantized at once */
+} fy_boxes_need;
+
+/* Where parameters are made of boxes: a thread's room is a maker's. Fewer threads, if the cap is
+ * low; FERRY_ERR_LIMIT: it is too low for one. */
+ferry_status fy_share_memory_for_boxes(uint64_t cap_bytes, uint32_t n_threads,
+                                       const fy_boxes_need *need, fy_buffers *buffers_out,
+                                       fy_maker_room *room_out, ferry_error *error);
 
 /* Windows of a source in boxes that has tensors in another order: the longer one is, the longer
  * are the runs that it takes of many places. */
@@ -173,6 +181,8 @@ ferry_status fy_reshard_tensor(fy_reshard_work *work, fy_reshard_worker *worker,
 
 /* What the job's tensors become of the boxes of the layout: before the job is placed. */
 ferry_status fy_reshard_make_boxed(ferry_reshard *reshard, ferry_error *error);
+/* What must be quantized at once, at least. */
+uint64_t fy_reshard_least_bytes(const ferry_reshard *reshard);
 /* The parameters of its files. */
 ferry_status fy_reshard_add_parameters(ferry_reshard *reshard, ferry_error *error);
 /* The bytes that they are made of. */

@@ -4,6 +4,7 @@
 
 #include "base/checked.h"
 #include "base/sort.h"
+#include "checkpoint/maker_blocks.h"
 #include "checkpoint/reshard_task.h"
 #include "checkpoint/st_dtype.h"
 
@@ -39,7 +40,10 @@ static ferry_status choose_parameter(ferry_reshard *c, const fy_subset *subset, 
     for (uint32_t i = 0; i < p->n_boxes; i++) {
         const fy_said_box *box = &c->boxed->side->boxes[p->first_box + i];
         const char *name = c->boxed->side->tensors[box->tensor].name;
-        *(fy_subset_has(subset, name) ? &in : &out) = name;
+        uint32_t t = fy_boxed_tensor_of(c->boxed, box);
+        bool is_made = c->job.changes[t].kind == FY_SCALES; /* which come with their weights */
+        const char *of = is_made ? c->job.spec->tensors[c->job.changes[t].weight].name : name;
+        *(fy_subset_has(subset, of) ? &in : &out) = name;
     }
     if (in != NULL && out != NULL) {
         return fy_fail(error, FERRY_ERR_INVALID_INPUT,
@@ -98,6 +102,21 @@ static ferry_status check_change(const ferry_reshard *c, const fy_parameter *p, 
                          "dequantized into boxes; reshard with --to hf and --dequantize first, and "
                          "then to the boxes",
                          c->to, p->name, t->name);
+}
+
+/* What is asked for is meant. */
+static ferry_status check_quantized(const ferry_reshard *c, const bool *wanted, ferry_error *error)
+{
+    bool any = c->quantize == NULL;
+    for (uint32_t t = 0; t < c->job.spec->n_tensors && !any; t++) {
+        fy_change_kind kind = c->job.changes[t].kind;
+        any = wanted[t] && (kind == FY_QUANTIZED || kind == FY_SCALES);
+    }
+    return any ? FERRY_OK
+               : fy_fail(error, FERRY_ERR_INVALID_INPUT,
+                         "%s: has no box of a tensor that is quantized to %s; say which are by "
+                         "--quantize FORMAT=PATTERN, or leave the option out",
+                         c->to, c->quantize);
 }
 
 /* A parameter has one type, also in the words of files; and boxes cut. */
@@ -167,9 +186,42 @@ ferry_status fy_reshard_make_boxed(ferry_reshard *c, ferry_error *error)
     FY_THEN(status, fy_check_memory(wanted != NULL, "the tensors of a layout", error));
     if (status == FERRY_OK) {
         leave_out_rest(c, wanted);
+        status = check_quantized(c, wanted, error);
     }
     fy_free(wanted);
     return status;
+}
+
+uint64_t fy_reshard_least_bytes(const ferry_reshard *c)
+{
+    const ferry_spec *spec = c->job.spec;
+    uint64_t least = 0;
+    for (uint32_t t = 0; t < spec->n_tensors; t++) {
+        const fy_change *change = &c->job.changes[t];
+        bool is_there =
+            change->kind == FY_QUANTIZED &&
+            (!spec->tensors[t].is_source_only || !spec->tensors[change->scales].is_source_only);
+        least = fy_max(least, is_there ? fy_maker_least_bytes(&c->job, t) : 0);
+    }
+    return least;
+}
+
+/* Scales are made of all values of their blocks. */
+static void count_values(const ferry_reshard *c, uint64_t *elements)
+{
+    for (uint32_t t = 0; t < c->job.spec->n_tensors; t++) {
+        const fy_change *change = &c->job.changes[t];
+        uint64_t n = elements[t];
+        if (change->kind != FY_SCALES) {
+            continue;
+        }
+        const fy_block_format *format = &c->job.changes[change->weight].format;
+        elements[t] = 0;
+        if (!fy_mul(n, format->block[0] * format->block[1], &n)) {
+            n = UINT64_MAX;
+        }
+        elements[change->weight] = fy_max(elements[change->weight], n);
+    }
 }
 
 /* At most all of a tensor: which elements several boxes have in common is not worked out. */
@@ -188,6 +240,7 @@ ferry_status fy_reshard_count_boxes(ferry_reshard *c, ferry_error *error)
             *its = UINT64_MAX;
         }
     }
+    count_values(c, elements);
     for (uint32_t t = 0; t < c->job.spec->n_tensors; t++) {
         const fy_tensor *tensor = &c->job.spec->tensors[t];
         uint64_t n = fy_min(elements[t], fy_box_volume(tensor->shape, tensor->n_dims));
@@ -469,7 +522,8 @@ static ferry_status begin_turns(fy_reshard_work *w, fy_reshard_worker *worker,
             FY_TRY(fy_making_begin(&turns[i].making, &worker->maker, numbers[i], error));
         }
     }
-    return fy_maker_begin(&worker->maker, numbers[0], error);
+    fy_maker_begin(&worker->maker);
+    return FERRY_OK;
 }
 
 ferry_status fy_reshard_unit(fy_reshard_work *w, fy_reshard_worker *worker, size_t number,

@@ -46,6 +46,16 @@ fy_buffers fy_share_memory(uint64_t cap_bytes, uint32_t n_threads)
     return b;
 }
 
+static ferry_status fail_room(uint64_t least_bytes, uint64_t times, uint64_t cap,
+                              ferry_error *error)
+{
+    return fy_fail(error, FERRY_ERR_LIMIT,
+                   "a block of a tensor and what it becomes need %llu bytes, %llu times of which "
+                   "are more than a memory cap of %llu; a larger cap makes room",
+                   (unsigned long long)least_bytes, (unsigned long long)times,
+                   (unsigned long long)cap);
+}
+
 ferry_status fy_share_memory_for_tiles(uint64_t cap_bytes, uint32_t n_threads, uint64_t least_bytes,
                                        fy_buffers *buffers_out, ferry_error *error)
 {
@@ -56,30 +66,36 @@ ferry_status fy_share_memory_for_tiles(uint64_t cap_bytes, uint32_t n_threads, u
     }
     uint64_t share = cap / b.n_threads;
     if (share / 2 < least_bytes) {
-        return fy_fail(error, FERRY_ERR_LIMIT,
-                       "a block of a tensor, what it becomes and its scales need %llu bytes, twice "
-                       "of which are more than a memory cap of %llu",
-                       (unsigned long long)least_bytes, (unsigned long long)cap);
+        return fail_room(least_bytes, 2, cap, error);
     }
     b.room_bytes = fy_max(fy_min(share / 2, MOST_ROOM_BYTES), fy_max(least_bytes, b.room_bytes));
     *buffers_out = b;
     return FERRY_OK;
 }
 
-fy_buffers fy_share_memory_for_boxes(uint64_t cap_bytes, uint32_t n_threads, bool casts,
-                                     bool dequantizes, fy_maker_room *room_out)
+ferry_status fy_share_memory_for_boxes(uint64_t cap_bytes, uint32_t n_threads,
+                                       const fy_boxes_need *need, fy_buffers *buffers_out,
+                                       fy_maker_room *room_out, ferry_error *error)
 {
     fy_buffers b = fy_share_memory(cap_bytes, n_threads);
-    uint64_t share = (cap_bytes == 0 ? DEFAULT_CAP_BYTES : cap_bytes) / b.n_threads;
-    uint64_t part = share / (dequantizes ? 6 : 4);
+    uint64_t cap = cap_bytes == 0 ? DEFAULT_CAP_BYTES : cap_bytes,
+             n_parts = need->has_blocks ? 6 : 4;
+    while (b.n_threads > 1 && cap / b.n_threads / n_parts < need->least_bytes + 64) {
+        b = fy_share_memory(cap_bytes, b.n_threads - 1);
+    }
+    uint64_t part = cap / b.n_threads / n_parts;
+    if (part < need->least_bytes + 64) {
+        return fail_room(need->least_bytes, n_parts, cap, error);
+    }
     b.span_bytes = fy_min(part, MOST_SPAN_BYTES);
-    part = fy_min(part, MOST_PART_BYTES) / 64 * 64;
+    part = fy_min(part, fy_max(MOST_PART_BYTES, need->least_bytes + 64)) / 64 * 64;
     *room_out = (fy_maker_room){.window_bytes = part,
                                 .hull_bytes = part,
-                                .cast_bytes = casts || dequantizes ? part : 0,
-                                .scales_bytes = dequantizes ? part / 128 * 64 : 0};
+                                .cast_bytes = need->casts || need->has_blocks ? part : 0,
+                                .scales_bytes = need->has_blocks ? part / 128 * 64 : 0};
     b.room_bytes = fy_max(fy_maker_room_bytes(room_out), 2 * b.window_bytes);
-    return b;
+    *buffers_out = b;
+    return FERRY_OK;
 }
 
 void fy_widen_windows(fy_buffers *b, uint64_t cap_bytes, const ferry_checkpoint *from)
@@ -270,21 +286,23 @@ static ferry_status apply_short_form(ferry_reshard *c, const json_t *source_conf
 /* The text of a side of many boxes is many times larger than what is read from it. */
 static ferry_status take_boxes(ferry_reshard *c, ferry_error *error)
 {
-    if (c->quantize != NULL) {
+    fy_block_choice choice;
+    FY_TRY(fy_block_choice_parse(c->quantize, false, &choice, error));
+    if (fy_format_has_tensor_scale(&choice.format)) {
         return fy_fail(error, FERRY_ERR_UNSUPPORTED,
-                       "%s: is a side in boxes, for which nothing is quantized on the way; reshard "
-                       "with --to hf and that option first, and then to the boxes",
+                       "%s: is a side in boxes, into which nothing is quantized to nvfp4 on the "
+                       "way; reshard with --to hf and that option first, and then to the boxes",
                        c->to);
     }
     ferry_status status = fy_boxed_parse(c->side, c->to, &c->boxes, error);
     json_decref(c->side);
     c->side = NULL;
     c->boxes_dequantize = status == FERRY_OK && fy_side_dequantizes(c->boxes);
-    if (c->boxes_dequantize && c->dequantize != NULL) {
+    if (c->boxes_dequantize && (c->dequantize != NULL || c->quantize != NULL)) {
         return fy_fail(error, FERRY_ERR_MISUSE,
-                       "%s: parameters say what they dequantize; leave --dequantize out, or take "
+                       "%s: parameters say what they dequantize; leave --%s out, or take "
                        "\"dequantize\" and \"dtype\" out of the side",
-                       c->to);
+                       c->to, c->dequantize != NULL ? "dequantize" : "quantize");
     }
     return status;
 }
@@ -314,7 +332,7 @@ static ferry_status make_side(ferry_reshard *c, const json_t *config, ferry_erro
     if (c->is_sharded && fy_short_form_is(c->to)) {
         status = apply_short_form(c, config, error);
     }
-    if (c->is_sharded && c->quantize != NULL) {
+    if (c->is_sharded && c->boxed == NULL && c->quantize != NULL) {
         FY_THEN(status, fy_scale_rules_add(c->side, c->to, c->job.spec, c->job.changes, error));
     }
     return status;
@@ -476,7 +494,7 @@ static ferry_status list_changed(ferry_reshard *c, ferry_error *error)
 /* Scales lie anywhere in the source, and the largest value of a matrix too. */
 static ferry_status make_whole(ferry_reshard *c, ferry_error *error)
 {
-    bool is_needed = c->totals.n_dequantized > 0;
+    bool is_needed = c->totals.n_dequantized > 0 || (c->boxed != NULL && c->quantize != NULL);
     for (size_t i = 0; i < c->n_changed; i++) {
         is_needed = is_needed || c->job.changes[c->changed[i]].matrix_scales != FY_NONE;
     }
@@ -587,10 +605,28 @@ static ferry_status check_casts(const fy_layout_job *job, ferry_error *error)
     return FERRY_OK;
 }
 
+/* What becomes of the tensors of boxes, and the room for it. */
+static ferry_status take_changes(ferry_reshard *c, ferry_error *error)
+{
+    fy_boxes_need need = {.casts = c->cast != 0,
+                          .has_blocks = dequantizes(c) || c->quantize != NULL};
+    FY_TRY(fy_changes_take_boxes(c->from, c->job.spec, c->boxes, c->to, c->job.changes, error));
+    if (c->quantize != NULL) {
+        FY_TRY(fy_changes_add_scale_boxes(c->job.spec, c->job.changes, c->boxes, c->to, error));
+    }
+    FY_TRY(fy_reshard_make_boxed(c, error));
+    need.least_bytes = fy_reshard_least_bytes(c);
+    return fy_share_memory_for_boxes(c->cap_bytes, c->asked_threads, &need, &c->buffers,
+                                     &c->maker_room, error);
+}
+
 static ferry_status make_job(ferry_reshard *c, const json_t *config, ferry_error *error)
 {
-    fy_change_options changes = {
-        .cast = c->cast, .quantize = c->quantize, .dequantize = c->dequantize, .subset = c->subset};
+    bool may_hold_scales = c->boxes != NULL && c->quantize != NULL; /* whatever is taken of them */
+    fy_change_options changes = {.cast = c->cast,
+                                 .quantize = c->quantize,
+                                 .dequantize = c->dequantize,
+                                 .subset = may_hold_scales ? NULL : c->subset};
     fy_job_target target = {.name = c->to,
                             .tensors = c->tensors,
                             .lists_all = c->names != NULL,
@@ -600,11 +636,8 @@ static ferry_status make_job(ferry_reshard *c, const json_t *config, ferry_error
     FY_TRY(fy_job_begin(c->from, &target, &c->job, error));
     FY_TRY(check_config(c, config, error));
     if (c->boxes != NULL) { /* of whole tensors, of which boxes are taken */
-        FY_TRY(fy_changes_take_boxes(c->from, c->job.spec, c->boxes, c->to, c->job.changes, error));
-        FY_TRY(fy_reshard_make_boxed(c, error));
+        FY_TRY(take_changes(c, error));
         target.subset = NULL;
-        c->buffers = fy_share_memory_for_boxes(c->cap_bytes, c->asked_threads, c->cast != 0,
-                                               dequantizes(c), &c->maker_room);
     }
     FY_TRY(make_side(c, config, error));
     target.side = c->side;

@@ -363,11 +363,12 @@ static void write_layout(const ferry_reshard *c, fy_writer *writer)
     }
     for (uint32_t t = 0; t < c->job.problem.n_tensors; t++) {
         const fy_change *change = &c->job.changes[t];
-        if (!c->job.is_wanted[t] || c->job.problem.tensors[t].is_made) {
+        bool is_made = c->job.problem.tensors[t].is_made; /* scales stand behind their weights */
+        if (!c->job.is_wanted[t] || (is_made && c->job.is_wanted[change->weight])) {
             continue;
         }
         write_tensor(c, t, number++, writer);
-        if (change->kind == FY_QUANTIZED) { /* scales stand behind their weights */
+        if (change->kind == FY_QUANTIZED && c->job.is_wanted[change->scales]) {
             write_tensor(c, change->scales, number++, writer);
         }
         if (change->kind == FY_QUANTIZED && change->matrix_scales != FY_NONE) {

@@ -274,11 +274,9 @@ static const fy_split *split_of(const checking *c, const fy_tensor *tensor, uint
     return fy_problem_split(c->problem, &c->problem->placements[tensor->dst].layout, dim);
 }
 
-/* Indices of a weight's dimension that share a scale. */
 static uint64_t block_of(const checking *c, uint32_t dim)
 {
-    uint32_t n_dims = c->weight->n_dims;
-    return dim + 2 < n_dims ? 1 : c->format->block[dim + 2 - n_dims];
+    return fy_block_extent(c->format, c->weight->n_dims, dim);
 }
 
 static ferry_status check_lines(const checking *c, ferry_error *error)

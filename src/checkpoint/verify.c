@@ -4,6 +4,7 @@
 #include "base/checked.h"
 #include "base/options.h"
 #include "checkpoint/crew.h"
+#include "checkpoint/maker_blocks.h"
 
 #include <string.h>
 
@@ -72,7 +73,7 @@ static ferry_status verify_models(fy_verify_work *c, ferry_error *error)
         }
         c->twin[i] = fy_ckpt_find(b, name);
         if (c->twin[i] == FY_INDEX_NONE && b->boxed != NULL) {
-            c->n_left_out++; /* boxes need not have all */
+            c->n_left_out += !job->spec->tensors[i].is_made; /* boxes need not have all */
             continue;
         }
         if (c->twin[i] == FY_INDEX_NONE) {
@@ -133,6 +134,35 @@ static ferry_status open_side(fy_verify_side *side, const ferry_checkpoint *chec
     return status == FERRY_OK ? fy_checked_create(checkpoint, &side->checked, error) : status;
 }
 
+static size_t n_parameters(const fy_verify_work *c, uint32_t side)
+{
+    const fy_boxed *boxed = c->sides[side].checkpoint->boxed;
+    return boxed == NULL ? 0 : boxed->side->n_parameters;
+}
+
+/* A part of each worker's share for parameters, if there are any. */
+static ferry_status share_boxes(fy_verify_work *c, uint64_t least_bytes, ferry_error *error)
+{
+    const ferry_verify_options *o = c->options;
+    fy_boxes_need need = {.casts = o->cast != 0,
+                          .has_blocks = o->quantize != NULL || o->dequantize != NULL,
+                          .least_bytes = 2 * least_bytes};
+    if (n_parameters(c, 0) + n_parameters(c, 1) == 0) {
+        return FERRY_OK;
+    }
+    FY_TRY(fy_share_memory_for_boxes(o->memory_cap_bytes, o->n_threads, &need, &c->buffers,
+                                     &c->maker_room, error));
+    c->maker_room.window_bytes = c->maker_room.window_bytes / 128 * 64;
+    c->maker_room.hull_bytes = c->maker_room.hull_bytes / 128 * 64;
+    c->maker_room.cast_bytes = c->maker_room.cast_bytes / 128 * 64;
+    c->maker_room.scales_bytes = c->maker_room.scales_bytes / 128 * 64;
+    fy_widen_windows(&c->buffers, o->memory_cap_bytes, c->sides[0].checkpoint);
+    c->buffers.span_bytes /= 2;
+    c->buffers.window_bytes /= 4;
+    c->buffers.room_bytes = 2 * c->buffers.window_bytes; /* of tiles, for digests */
+    return FERRY_OK;
+}
+
 /* The options of a's changes were asked for as those of a reshard. */
 static ferry_status open_changed(fy_verify_work *c, const ferry_checkpoint *a, ferry_error *error)
 {
@@ -141,19 +171,22 @@ static ferry_status open_changed(fy_verify_work *c, const ferry_checkpoint *a, f
         .cast = o->cast, .quantize = o->quantize, .dequantize = o->dequantize};
     fy_job_target one = {.name = a->path};
     json_t *config = NULL;
-    uint64_t least = 0;
+    uint64_t least = 0, least_block = 0;
     ferry_status status = o->dequantize == NULL ? FERRY_OK : fy_config_load(a, &config, error);
     FY_THEN(status, open_side(&c->sides[0], a, &options, config, c->sides[1].checkpoint, error));
     json_decref(config);
     for (uint32_t t = 0; status == FERRY_OK && t < c->sides[0].whole.problem.n_tensors; t++) {
         least = fy_max(least, fy_change_least_room(&c->sides[0].whole, t));
+        least_block = fy_max(least_block, fy_maker_least_bytes(&c->sides[0].whole, t));
     }
     c->has_tiles = least > 0;
     if (status == FERRY_OK && c->has_tiles) {
         status = fy_job_create(a, &one, &c->plain, error);
         c->has_plain = status == FERRY_OK;
     }
-    if (status == FERRY_OK && c->has_tiles && c->sides[1].checkpoint->boxed == NULL) {
+    if (status == FERRY_OK && least_block > 0 && c->sides[1].checkpoint->boxed != NULL) {
+        status = share_boxes(c, least_block, error);
+    } else if (status == FERRY_OK && c->has_tiles && c->sides[1].checkpoint->boxed == NULL) {
         /* What b has of a tile needs as much room as what a becomes, at most. */
         status = fy_share_memory_for_tiles(o->memory_cap_bytes, o->n_threads, 2 * least,
                                            &c->buffers, error);
@@ -254,12 +287,6 @@ static bool tick(void *context)
     return false;
 }
 
-static size_t n_parameters(const fy_verify_work *c, uint32_t side)
-{
-    const fy_boxed *boxed = c->sides[side].checkpoint->boxed;
-    return boxed == NULL ? 0 : boxed->side->n_parameters;
-}
-
 /* Of b in boxes a tensor is only hashed, if somebody wants that. */
 static ferry_status compare_tensor(fy_verify_work *c, fy_verify_worker *w, uint32_t a,
                                    ferry_error *error)
@@ -283,7 +310,8 @@ static ferry_status compare_part(void *context, uint32_t worker, size_t part, fe
     }
     uint32_t a = (uint32_t)part, b = c->twin[part];
     bool is_made = c->sides[0].whole.problem.tensors[a].is_made;
-    ferry_status status = b == FY_NONE || is_made ? FERRY_OK : compare_tensor(c, w, a, error);
+    bool is_alone = !is_made || c->sides[1].checkpoint->boxed != NULL;
+    ferry_status status = b != FY_NONE && is_alone ? compare_tensor(c, w, a, error) : FERRY_OK;
     if (c->sides[0].has_own && !is_made) {
         FY_THEN(status, fy_verify_replicas(c, w, 0, a, error));
     }
@@ -322,31 +350,13 @@ static ferry_status run(fy_verify_work *c, ferry_error *error)
     return fy_crew_run(&job, error);
 }
 
-/* A part of each worker's share for parameters, if there are any. */
-static void share_boxes(fy_verify_work *c)
-{
-    const ferry_verify_options *o = c->options;
-    if (n_parameters(c, 0) + n_parameters(c, 1) > 0) {
-        c->buffers = fy_share_memory_for_boxes(o->memory_cap_bytes, o->n_threads, o->cast != 0,
-                                               o->dequantize != NULL, &c->maker_room);
-        c->maker_room.window_bytes /= 2;
-        c->maker_room.hull_bytes /= 2;
-        c->maker_room.cast_bytes /= 2;
-        c->maker_room.scales_bytes /= 2;
-        fy_widen_windows(&c->buffers, o->memory_cap_bytes, c->sides[0].checkpoint);
-        c->buffers.span_bytes /= 2;
-        c->buffers.window_bytes /= 4;
-        c->buffers.room_bytes = 2 * c->buffers.window_bytes; /* of tiles, for digests */
-    }
-}
-
 static ferry_status prepare(fy_verify_work *c, const ferry_checkpoint *a, const ferry_checkpoint *b,
                             ferry_error *error)
 {
     c->sides[0].checkpoint = a;
     c->sides[1].checkpoint = b;
     c->sides[1].is_b = true;
-    share_boxes(c);
+    FY_TRY(share_boxes(c, 0, error));
     FY_TRY(open_changed(c, a, error));
     c->n_tensors = c->sides[0].whole.problem.n_tensors;
     c->twin = fy_alloc_zeroed(c->n_tensors, sizeof *c->twin);

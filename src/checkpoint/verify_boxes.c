@@ -6,6 +6,7 @@
 #include "checkpoint/verify.h"
 
 #include "base/checked.h"
+#include "checkpoint/maker_blocks.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -135,8 +136,8 @@ ferry_status fy_verify_parameter(fy_verify_work *c, fy_verify_worker *worker, ui
                    .said = &boxed->side->parameters[number],
                    .holders = fy_boxed_holders(boxed, number)};
     fy_making making;
+    fy_maker_begin(maker);
     ferry_status status = fy_making_begin(&making, maker, number, error);
-    FY_THEN(status, fy_maker_begin(maker, number, error));
     FY_THEN(status, compare_windows(&p, &making, error));
     if (status == FERRY_ERR_DIFFERENT) {
         fy_verify_add_damage(worker, error);
@@ -157,10 +158,12 @@ ferry_status fy_verify_map_boxes(fy_verify_work *c, ferry_error *error)
     if (b->boxed == NULL) {
         return FERRY_OK;
     }
-    if (c->options->quantize != NULL) {
+    fy_block_choice choice;
+    FY_TRY(fy_block_choice_parse(c->options->quantize, false, &choice, error));
+    if (fy_format_has_tensor_scale(&choice.format)) {
         return fy_fail(error, FERRY_ERR_UNSUPPORTED,
-                       "%s: is in boxes, for which nothing is quantized on the way; compare it "
-                       "with a checkpoint that holds what its boxes hold",
+                       "%s: is in boxes, into which nothing is quantized to nvfp4 on the way; "
+                       "compare it with a checkpoint that holds what its boxes hold",
                        b->path);
     }
     c->number_in_a = fy_alloc(b->n_tensors, sizeof *c->number_in_a);
@@ -196,11 +199,94 @@ ferry_status fy_verify_make_makers(fy_verify_work *c, fy_verify_worker *w, ferry
     return FERRY_OK;
 }
 
+/* Whole blocks of codes, or scales, that are made at once: rows of them, or columns of one row, so
+ * that they come in order. For one block there is room. */
+static void choose_piece(const fy_maker *m, uint32_t tensor, fy_box *piece)
+{
+    const fy_tensor *t = &m->job->problem.tensors[tensor];
+    const fy_change *change = &m->job->changes[tensor];
+    bool is_codes = change->kind == FY_QUANTIZED;
+    uint32_t row = t->n_dims - 2, column = row + 1;
+    uint64_t rows = is_codes ? change->format.block[0] : 1;
+    uint64_t columns = is_codes ? change->format.block[1] : 1;
+    for (uint32_t d = 0; d < t->n_dims; d++) {
+        piece->begin[d] = 0;
+        piece->length[d] = 1;
+    }
+    piece->length[column] = t->shape[column];
+    while (piece->length[column] > columns && !fy_maker_has_room_for(m, piece)) {
+        piece->length[column] = fy_ceil_div(piece->length[column] / 2, columns) * columns;
+    }
+    if (piece->length[column] < t->shape[column]) {
+        return;
+    }
+    for (fy_box more = *piece; rows / 2 < t->shape[row]; rows *= 2) {
+        more.length[row] = fy_min(rows, t->shape[row]);
+        if (!fy_maker_has_room_for(m, &more)) {
+            return;
+        }
+        *piece = more;
+    }
+}
+
+static ferry_status hash_piece(fy_verify_work *c, fy_maker *m, const fy_box *piece, uint32_t n_dims,
+                               fy_hasher *hasher, ferry_error *error)
+{
+    uint64_t bytes = m->job->changes[m->tensor].dtype.element_bits / 8;
+    uint32_t row = n_dims - 2;
+    const char *made;
+    fy_box around;
+    FY_TRY(fy_gather_check_stop(m->gather, error));
+    FY_TRY(fy_maker_make_blocks(m, piece, &made, &around, error));
+    for (uint64_t i = 0; i < piece->length[row]; i++) {
+        uint64_t at = (piece->begin[row] - around.begin[row] + i) * around.length[row + 1] +
+                      (piece->begin[row + 1] - around.begin[row + 1]);
+        fy_hasher_update(hasher, made + at * bytes, (size_t)(piece->length[row + 1] * bytes));
+    }
+    atomic_fetch_add(&c->done_bytes, fy_box_volume(piece->length, n_dims) * bytes);
+    return FERRY_OK;
+}
+
+/* Codes that are made, or their scales, in the order of the tensor. */
+static ferry_status digest_blocks(fy_verify_work *c, fy_maker *m, uint32_t tensor,
+                                  ferry_error *error)
+{
+    const fy_tensor *t = &m->job->problem.tensors[tensor];
+    fy_box size, at;
+    ferry_status status = FERRY_OK;
+    fy_hasher hasher;
+    uint32_t d;
+    m->tensor = tensor;
+    fy_maker_begin(m);
+    fy_hasher_begin(&hasher);
+    choose_piece(m, tensor, &size);
+    at = size;
+    bool more = fy_box_volume(t->shape, t->n_dims) > 0;
+    while (more && status == FERRY_OK) {
+        status = hash_piece(c, m, &at, t->n_dims, &hasher, error);
+        for (d = t->n_dims; d-- > 0;) { /* to the next one; the last of a dimension may be short */
+            at.begin[d] += at.length[d];
+            bool is_behind = at.begin[d] >= t->shape[d];
+            at.begin[d] = is_behind ? 0 : at.begin[d];
+            at.length[d] = fy_min(size.length[d], t->shape[d] - at.begin[d]);
+            if (!is_behind) {
+                break;
+            }
+        }
+        more = d != UINT32_MAX;
+    }
+    c->digests[tensor] = fy_hasher_end(&hasher);
+    return status == FERRY_OK ? fy_maker_end(m, error) : status;
+}
+
 /* The whole tensor as a has it, or as that becomes: b has no other whole. */
 ferry_status fy_verify_digest(fy_verify_work *c, fy_verify_worker *w, uint32_t tensor,
                               ferry_error *error)
 {
     const fy_layout_job *job = &c->sides[0].whole;
+    if (fy_maker_makes_blocks(&w->maker[1], tensor)) {
+        return digest_blocks(c, &w->maker[1], tensor, error);
+    }
     if (fy_change_has_tiles(&job->changes[tensor])) {
         return fy_verify_digest_weight(c, w, tensor, error);
     }

@@ -270,6 +270,21 @@ def resume_values(place, folder, rng):
     must((told["resumed_bytes"] > 0) == (then == first), "resumed: %s" % told)
 
 
+def resume_codes(place, folder, rng):
+    """Values that become codes in boxes: by scales of another kind it begins anew."""
+    scene, first = place.scene, "f8e4m3:16x16=*.cols"
+    for then in (first, "f8e4m3:16x16:pow2=*.cols"):
+        clean = folder / ("clean-%s" % (then == first))
+        place.ferry.reshard(place.source, scene.boxes, clean, "--quantize", then)
+        stopped = stop(place, "--resume", "--quantize", first, at=rng.randint(10, 40),
+                       only=["write"], layout=scene.boxes)
+        must(stopped.was_killed and place.partial() is not None, "no run was killed: %s" % stopped)
+        told = place.finish("--resume", "--quantize", then, expected=digest_tree(clean),
+                            layout=scene.boxes)
+        must((told["resumed_bytes"] > 0) == (then == first), "resumed: %s" % told)
+        shutil.rmtree(place.out)
+
+
 def resume_other_options(place, folder, rng):
     """Another layout or other options: anew, and with the right result."""
     kill_late(place, rng, "--resume")
@@ -353,8 +368,8 @@ def interrupted(place, folder, rng):
 
 CASES = [kill_restart, kill_resume, resume_goes_on, resume_of_restart, resume_other_source,
          resume_other_files, resume_other_layout_of_source, resume_typed_otherwise,
-         resume_blocks, resume_boxes, resume_values, resume_other_options, resume_damaged, resume_damaged_data, resume_journal_torn,
-         interrupted]
+         resume_blocks, resume_boxes, resume_values, resume_codes, resume_other_options, resume_damaged,
+         resume_damaged_data, resume_journal_torn, interrupted]
 ONCE = [resume_nothing, resume_at_the_end, resume_touched_source, resume_set_back, resume_says_why]
 
 if __name__ == "__main__":

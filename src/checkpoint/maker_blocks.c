@@ -1,0 +1,143 @@
+/* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
+#include "checkpoint/maker_blocks.h"
+
+#include "base/checked.h"
+
+enum {
+    SPARSE = 4 /* a hull has at most so many times the blocks that are wanted of it */
+};
+
+/* What a hull is made of. */
+typedef struct blocks {
+    uint32_t weight;
+    const fy_block_format *format;
+    fy_box values, scales;
+} blocks;
+
+bool fy_maker_makes_blocks(const fy_maker *m, uint32_t tensor)
+{
+    fy_change_kind kind = m->job->changes[tensor].kind;
+    return !m->keeps_types && (kind == FY_QUANTIZED || kind == FY_SCALES);
+}
+
+static uint32_t weight_of(const fy_maker *m, uint32_t tensor)
+{
+    const fy_change *change = &m->job->changes[tensor];
+    return change->kind == FY_SCALES ? change->weight : tensor;
+}
+
+static uint64_t scale_bytes(const fy_block_format *format)
+{
+    return format->scale_kind == FERRY_F32 ? sizeof(float) : 1;
+}
+
+uint64_t fy_maker_least_bytes(const fy_layout_job *job, uint32_t tensor)
+{
+    const fy_change *change = &job->changes[tensor];
+    uint64_t n = 1;
+    if (change->kind != FY_QUANTIZED) {
+        return 0;
+    }
+    const fy_tensor *t = &job->spec->tensors[tensor];
+    for (uint32_t d = t->n_dims - 2; d < t->n_dims; d++) {
+        n *= fy_min(fy_block_extent(&change->format, t->n_dims, d), t->shape[d]);
+    }
+    return fy_max(n, 1) * (t->dtype.element_bits / 8);
+}
+
+static void find_blocks(const fy_maker *m, uint32_t tensor, const fy_box *hull, blocks *b)
+{
+    b->weight = weight_of(m, tensor);
+    b->format = &m->job->changes[b->weight].format;
+    const fy_tensor *w = &m->job->problem.tensors[b->weight];
+    b->scales = *hull;
+    if (b->weight == tensor) {
+        fy_change_scales_box(b->format, w->n_dims, hull, &b->scales);
+    }
+    for (uint32_t d = 0; d < w->n_dims; d++) {
+        uint64_t block = fy_block_extent(b->format, w->n_dims, d);
+        uint64_t end = fy_min((b->scales.begin[d] + b->scales.length[d]) * block, w->shape[d]);
+        b->values.begin[d] = b->scales.begin[d] * block;
+        b->values.length[d] = end - b->values.begin[d];
+    }
+}
+
+/* Loops that step over blocks leave some of the hull out. */
+bool fy_maker_wants_blocks(const fy_maker *m, const fy_nest *nest)
+{
+    bool has_scales = m->job->changes[m->tensor].kind == FY_SCALES;
+    const fy_block_format *format = &m->job->changes[weight_of(m, m->tensor)].format;
+    uint64_t skipped = 1;
+    for (uint32_t i = 0; i < nest->n_loops; i++) {
+        for (uint32_t d = 0; d < nest->n_dims; d++) {
+            uint64_t block = has_scales ? 1 : fy_block_extent(format, nest->n_dims, d);
+            skipped = fy_min(skipped * fy_max(fy_min(nest->step[i][d] / block, SPARSE + 1), 1),
+                             SPARSE + 1);
+        }
+    }
+    return skipped <= SPARSE;
+}
+
+bool fy_maker_has_room_for(const fy_maker *m, const fy_box *hull)
+{
+    blocks b;
+    find_blocks(m, m->tensor, hull, &b);
+    const fy_tensor *w = &m->job->problem.tensors[b.weight];
+    uint64_t n = fy_box_volume(b.values.length, w->n_dims); /* of a tensor: no overflow */
+    uint64_t n_scales = fy_box_volume(b.scales.length, w->n_dims);
+    return n * (w->dtype.element_bits / 8) <= m->room.hull_bytes && n <= m->room.cast_bytes &&
+           n_scales * scale_bytes(b.format) <= m->room.scales_bytes;
+}
+
+uint64_t fy_maker_turns_to_line(const fy_maker *m, uint32_t tensor, const fy_nest *nest,
+                                uint32_t loop, uint64_t first, uint64_t n)
+{
+    const fy_change *change = &m->job->changes[tensor];
+    if (!fy_maker_makes_blocks(m, tensor) || change->kind != FY_QUANTIZED) {
+        return n;
+    }
+    for (uint32_t d = nest->n_dims - 2; d < nest->n_dims; d++) {
+        uint64_t step = nest->step[loop][d], begin = nest->begin[d] + first * step;
+        uint64_t end = begin + n * step;
+        uint64_t line = end - end % fy_block_extent(&change->format, nest->n_dims, d);
+        if (step > 0 && line > begin && (line - begin) % step == 0) {
+            return (line - begin) / step;
+        }
+    }
+    return n;
+}
+
+/* Matrix by matrix, of values that were gathered; codes lie where casts do. */
+static ferry_status quantize(const fy_maker *m, const blocks *b, ferry_error *error)
+{
+    const fy_tensor *w = &m->job->problem.tensors[b->weight];
+    uint32_t row = w->n_dims - 2;
+    fy_quantized q = {.format = *b->format,
+                      .kind = w->dtype.kind,
+                      .n_rows = b->values.length[row],
+                      .n_columns = b->values.length[row + 1]};
+    uint64_t n = q.n_rows * q.n_columns, value_bytes = n * (w->dtype.element_bits / 8);
+    uint64_t scales_bytes =
+        b->scales.length[row] * b->scales.length[row + 1] * scale_bytes(b->format);
+    uint64_t n_matrices = fy_box_volume(b->values.length, row);
+    for (uint64_t i = 0; i < n_matrices; i++) {
+        fy_input values = {.data = m->hull + i * value_bytes, .n_bytes = value_bytes};
+        fy_output codes = {.data = m->cast + i * n, .n_bytes = n};
+        fy_output scales = {.data = m->scales + i * scales_bytes, .n_bytes = scales_bytes};
+        FY_TRY(fy_quantize(&q, &values, &codes, &scales, error));
+    }
+    return FERRY_OK;
+}
+
+ferry_status fy_maker_make_blocks(fy_maker *m, const fy_box *hull, const char **made_out,
+                                  fy_box *around_out, ferry_error *error)
+{
+    blocks b;
+    find_blocks(m, m->tensor, hull, &b);
+    bool has_scales = b.weight != m->tensor; /* which need not come with their weights */
+    FY_TRY(fy_maker_gather(m, has_scales, b.weight, &b.values, m->hull, error));
+    FY_TRY(quantize(m, &b, error));
+    *made_out = has_scales ? m->scales : m->cast;
+    *around_out = has_scales ? b.scales : b.values;
+    return FERRY_OK;
+}

@@ -1,0 +1,327 @@
+#!/usr/bin/env python3
+# Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0
+"""Values that become codes in boxes, in one pass: every bit held against a second reading.
+
+    boxes_codes.py --ferry PATH --oracle PATH [--seed S] [--count N] [--only TEXT] [--keep-going]
+
+What a block becomes is told by blocks_oracle.c, where it lies by box_files.py, and which scales
+stand beside a parameter is counted here element by element. Boxes begin and end anywhere, within
+blocks too.
+"""
+
+import json
+import math
+import sys
+
+import box_files
+import models
+import store
+from box_files import Logical, Parameter, can_be_boxed, held_tensors
+from boxes_values import whole_entry
+from quantize_random import Definitions, Format, draw_format, draw_values, draw_weights, is_weight
+from reshard_random import with_options, write_layout
+from results import check_logical, shown_in, source_order
+from runner import Ferry, must, parser_of, require_sentence, run_cases
+from store import Tensor
+
+
+class Case:
+    """A model of values; as it becomes in `made`."""
+
+    def __init__(self, ferry, definitions, folder, rng, form=None, model=None):
+        self.ferry, self.folder, self.rng = ferry, folder, rng
+        self.form = form or draw_form(rng)
+        self.model = model or draw_weights(rng, self.form)
+        self.source = self.write()
+        self.made = {}
+        for name, tensor in source_order(folder / "logical", self.model).items():
+            self.made.update(definitions.quantize(self.form, tensor) if is_weight(name)
+                             else {name: tensor})
+        self.option = ["--quantize", self.form.text + rng.choice(["", "=*_proj*"])]
+
+    def write(self):
+        """As one checkpoint, or cut anywhere, or in boxes."""
+        rng, folder, tensors = self.rng, self.folder, self.model.tensors
+        store.write_logical(rng, folder / "logical", list(tensors.values()), {},
+                            rng.choice([1, 2]), self.model.others)
+        kind = rng.choice(["logical", "mesh", "boxes"])
+        if kind == "logical":
+            return folder / "logical"
+        layout = {"boxes": [whole_entry(rng, tensor) for tensor in tensors.values()]}
+        if kind == "mesh":
+            layout = models.draw_layout(rng, tensors, may_skip=False)
+        self.ferry.reshard(folder / "logical", write_layout(folder, "first.json", layout, rng),
+                           folder / "first")
+        return folder / "first"
+
+    def is_made(self, name):
+        """Codes, or their scales."""
+        return is_weight(name)
+
+    def with_scales(self, side):
+        """The side, and behind it the parameters of the scales that it does not say."""
+        said = held_tensors(side)
+        added = [self.scales_of(entry, said) for entry in side["boxes"]]
+        return {"boxes": side["boxes"] + [entry for entry in added if entry is not None]}
+
+    def scales_of(self, entry, said):
+        """What stands beside a parameter, by the elements of its memory; None: nothing."""
+        logical = {name: Logical(tensor) for name, tensor in self.made.items()
+                   if can_be_boxed(tensor)}
+        parameter, needs = Parameter(entry, "destination", logical), {}
+        for given in parameter.memory:
+            if given is None or given[0].bits is not None:
+                continue
+            box, place = given
+            suffix = self.form.suffix
+            if box.tensor + suffix not in self.made or box.tensor + suffix in said:
+                continue
+            block = self.block_of(box, place)
+            low, high = needs.setdefault(box.tensor, (block, block))
+            needs[box.tensor] = tuple(map(min, low, block)), tuple(map(max, high, block))
+        if not needs:
+            return None
+        holds, elements = [], 0
+        for name, (low, high) in needs.items():  # by their first elements
+            shape = [b - a + 1 for a, b in zip(low, high)]
+            strides = [math.prod(shape[d + 1:]) for d in range(len(shape))]
+            holds.append({"tensor": name + self.form.suffix, "begin": list(low), "shape": shape,
+                          "offset": elements, "strides": strides})
+            elements += math.prod(shape)
+        made = {"ranks": parameter.ranks, "parameter": parameter.name + self.form.suffix,
+                "elements": elements, "holds": holds}
+        columns = {hold["shape"][-1] for hold in holds}
+        shape = entry.get("shape", [])
+        if len(shape) >= 2 and len(columns) == 1:
+            rest = math.prod(shape[:-2]) * min(columns)
+            if elements % rest == 0:
+                made["shape"] = shape[:-2] + [elements // rest, min(columns)]
+        return made
+
+    def block_of(self, box, place):
+        index = []
+        for n in reversed(box.shape):
+            index.insert(0, place % n)
+            place //= n
+        index = [begin + i for begin, i in zip(box.begin, index)]
+        return tuple(index[:-2] + [i // b for i, b in zip(index[-2:], self.form.block)])
+
+
+def draw_form(rng):
+    form = draw_format(rng)
+    while form.has_matrix_scales:
+        form = draw_format(rng)
+    return form
+
+
+# ---- cases ---------------------------------------------------------------------------------------
+
+
+def check_random(ferry, definitions, folder, rng):
+    side = None
+    case = Case(ferry, definitions, folder, rng)
+    for _ in range(50):
+        side = box_files.draw_side(rng, case.made)
+        if side is not None and any(map(is_weight, held_tensors(side))):
+            break
+    else:
+        return
+    file = write_layout(folder, "boxes.json", box_files.layout_file(rng, side, {}), rng)
+    told = ferry.reshard_json(case.source, file, folder / "out", *case.option, *with_options(rng))
+    weights = {name for name in held_tensors(side) if name in case.model.tensors
+               and is_weight(name)}
+    must({entry["name"] for entry in told["quantized"]} == weights, "told: %s" % told)
+    full = case.with_scales(side)
+    box_files.check_boxed(folder / "out", full, case.made, case.model)
+    must(told["destination"]["tensors"] == len(held_tensors(full)), "told: %s" % told)
+    ferry.reshard(case.source, file, folder / "again", *case.option, *with_options(rng))
+    must(store.tree(folder / "again") == store.tree(folder / "out"), "options change the bytes")
+    told = ferry.reshard_json(case.source, file, folder / "onto", "--onto", folder / "out",
+                              *case.option, *with_options(rng))
+    must(told["kept_bytes"] == told["written_bytes"], "onto itself: %s" % told)
+    must(store.tree(folder / "onto") == store.tree(folder / "out"), "--onto changes the bytes")
+    told = ferry.reshard_json(case.source, file, folder / "dry", "--dry-run", *case.option)
+    read = sum(len(case.model.tensors[name].data) for name in case.model.tensors)
+    must(not (folder / "dry").exists() and 0 < told["read_bytes"] <= read, "dry: %s" % told)
+    check_verify(case, full)
+    check_subset(case, side)
+
+
+def check_verify(case, full):
+    ferry, folder, rng, held = case.ferry, case.folder, case.rng, held_tensors(full)
+    done = ferry.verify(case.source, folder / "out", *case.option, "--json", *with_options(rng))
+    must(done.code == 0 and done.error == "", str(done))
+    shown = json.loads(done.out)
+    must(shown["n_left_out"] == len(set(case.model.tensors) - held), "verify: %s" % shown)
+    must({entry["name"] for entry in shown["tensors"]} == held, "verify: %s" % shown)
+    for entry in shown["tensors"]:
+        must(entry["digest"] == store.checksum(case.made[entry["name"]].data),
+             "verify: %s" % entry)
+    rank, name, _ = box_files.flip(rng, folder / "out", folder / "damaged")
+    if name is not None:
+        done = ferry.verify(case.source, folder / "damaged", *case.option)
+        must(done.code == 1 and shown_in(name, done.error) and str(rank) in done.error, str(done))
+
+
+def check_subset(case, side):
+    """Scales come with their weights, whoever says where they lie."""
+    name = case.rng.choice(sorted(held_tensors(side)))
+    of = name[:-len(case.form.suffix)] if name not in case.model.tensors else name
+
+    def is_of(hold):
+        return hold["tensor"] in (of, of + case.form.suffix)
+
+    taken = [entry for entry in side["boxes"] if any(map(is_of, entry["holds"]))]
+    if not is_weight(of) or not all(is_of(hold) for entry in taken for hold in entry["holds"]):
+        return
+    file = write_layout(case.folder, "subset.json", side, case.rng)
+    out = case.folder / "subset"
+    case.ferry.reshard(case.source, file, out, *case.option, "--subset", of)
+    added = case.with_scales(side)["boxes"][len(side["boxes"]):]
+    taken += [entry for entry in added if all(map(is_of, entry["holds"]))]
+    box_files.check_boxed(out, {"boxes": taken}, case.made, case.model)
+
+
+def large_model(rng, shapes):
+    model = models.Model()
+    for number, shape in enumerate(shapes):
+        word = rng.choice(["BF16", "F32"])
+        name = ".a_proj.weight" if len(shape) == 2 else ".mlp.experts.a_proj"
+        model.add("layers.%d%s" % (number, name), word, shape,
+                  draw_values(rng, word, math.prod(shape)))
+    return model
+
+
+LARGE = ["f8e4m3:128x128", "f8e4m3:100x70:e8m0", "mxfp8", "f8e5m2:1x1", "f8e4m3:3x200"]
+
+
+def check_large(ferry, definitions, text, folder, rng):
+    """Parameters of MiB under the smallest cap: windows, blocks and their scales are in parts; and
+    a folder of codes in boxes is a source."""
+    form = Format(text)
+    shapes = [[rng.randint(200, 400), rng.randint(500, 900)], [3, 90, rng.randint(300, 500)]]
+    case = Case(ferry, definitions, folder, rng, form, large_model(rng, shapes))
+    side = box_files.draw_large(rng, case.made)
+    options = ["--memory-cap", "1M", "--threads", str(rng.choice([1, 2, 5]))]
+    file = write_layout(folder, "boxes.json", side, rng)
+    ferry.reshard(case.source, file, folder / "boxed", *case.option, *options)
+    box_files.check_large(folder / "boxed", side, case.made)
+    ferry.reshard(folder / "boxed", "hf", folder / "back", *options)
+    check_logical(folder / "back", case.made, case.model)
+    done = ferry.verify(case.source, folder / "boxed", *case.option, "--json", *options)
+    must(done.code == 0 and done.error == "", str(done))
+    for entry in json.loads(done.out)["tensors"]:
+        must(entry["digest"] == store.checksum(case.made[entry["name"]].data),
+             "verify: %s" % entry)
+
+
+def check_stack(ferry, definitions, folder, rng):
+    """q, k and v beside each other: so are their scales, in the parameter beside, but where they are
+    of different widths. And config.json says what is quantized."""
+    form, model, rows = Format("f8e4m3:4x8"), models.Model(), 0
+    for part, n in (("q", 8), ("k", 4), ("v", 4)):
+        name = "layers.0.%s_proj.weight" % part
+        model.add(name, "BF16", [n, 16], draw_values(rng, "BF16", n * 16))
+    model.others = {"config.json": b'{"model_type": "x"}'}
+    case = Case(ferry, definitions, folder, rng, form, model)
+    holds = []
+    for name, tensor in model.tensors.items():
+        holds.append({"tensor": name, "begin": [0, 0], "shape": tensor.shape,
+                      "offset": rows * 16, "strides": [16, 1]})
+        rows += tensor.shape[0]
+    entry = {"rank": 3, "parameter": "qkv.weight", "elements": rows * 16, "shape": [rows, 16],
+             "holds": holds}
+    mixed = {"rank": 3, "parameter": "mixed", "elements": 160, "shape": [10, 16], "holds": [
+        holds[0], {**holds[1], "shape": [4, 8], "offset": 128, "strides": [8, 1]}]}
+    file = write_layout(folder, "boxes.json", {"boxes": [entry, mixed]}, rng)
+    page = folder / "page.html"
+    done = ferry.call("reshard", case.source, "--to", file, "--out", folder / "out", "--html",
+                      page, *case.option)
+    must(done.code == 0 and done.error == "" and "q_proj.weight_scale_inv" in page.read_text(),
+         str(done))
+    found = store.read_file(folder / "out" / store.rank_name(3)).by_name
+    scales = [case.made[name + "_scale_inv"].data for name in model.tensors]
+    must(found["qkv.weight_scale_inv"].key() ==
+         Tensor("qkv.weight_scale_inv", "F32", [4, 2], b"".join(scales)).key(), "%s" % found)
+    must(found["mixed_scale_inv"].shape == [5] and
+         found["mixed_scale_inv"].data == scales[0] + scales[1][:4], "%s" % found)
+    about = json.loads((folder / "out" / "config.json").read_text())["quantization_config"]
+    must(about["weight_block_size"] == [4, 8] and about["quant_method"] == "fp8", "%s" % about)
+
+
+# ---- what is refused -----------------------------------------------------------------------------
+
+
+def check_bad(ferry, folder, rng):
+    name = "layers.0.a_proj.weight"
+    store.write_logical(rng, folder / "source", [
+        Tensor(name, "BF16", [8, 16], bytes(256)), Tensor("norm", "BF16", [4], bytes(8)),
+        Tensor("codes", "F8_E4M3", [2, 2], bytes(4)),
+        Tensor("codes_scale_inv", "F32", [1, 1], bytes(4))], {}, 1, {})
+    good = {"rank": 0, "parameter": "p", "elements": 128, "holds": [
+        {"tensor": name, "begin": [0, 0], "shape": [8, 16], "offset": 0, "strides": [16, 1]}]}
+    norm = {"rank": 0, "parameter": "norm", "elements": 4, "holds": [
+        {"tensor": "norm", "begin": [0], "shape": [4], "offset": 0, "strides": [1]}]}
+    codes = {"rank": 0, "parameter": "c", "elements": 4, "dtype": "bf16",
+             "dequantize": {"block": [2, 2], "scale": "*_scale_inv"}, "holds": [
+                 {"tensor": "codes", "begin": [0, 0], "shape": [2, 2], "offset": 0,
+                  "strides": [2, 1]}]}
+    f8 = "f8e4m3:4x4"
+    for what, boxes, option, words in (
+            ("nothing of it", [norm], [f8], ["no box", "quantized", f8]),
+            ("a type that it has not", [{**good, "dtype": "bf16"}], [f8], ['"p"', "f8e4m3"]),
+            ("a name that is taken", [good, {**norm, "parameter": "p_scale_inv"}], [f8],
+             ["p_scale_inv"]),
+            ("a name that is too long", [{**good, "parameter": "p" * 4090}], [f8],
+             ["longer", name + "_scale_inv"]),
+            ("of another shape", [{**good, "holds": [
+                {**good["holds"][0], "begin": [1, 0]}]}], [f8], ['"p"']),
+            ("both ways", [good, codes], [f8], ["dequantize", "--quantize"]),
+            ("a scale for a tensor", [good], ["nvfp4"], ["nvfp4", "--to hf"])):
+        file = write_layout(folder, "bad.json", {"boxes": boxes}, rng)
+        done = ferry.call("reshard", folder / "source", "--to", file, "--out", folder / "bad",
+                          "--quantize", *option)
+        must(done.code == 1 and not (folder / "bad").exists(), "%s: %s" % (what, done))
+        require_sentence(done, *words)
+
+
+def check_room(ferry, folder, rng):
+    """One block, and all that is made of it, is more than the cap."""
+    name = "layers.0.a_proj.weight"
+    store.write_logical(rng, folder / "source", [Tensor(name, "F32", [256, 256], bytes(1 << 18))],
+                        {}, 1, {})
+    entry = {"rank": 0, "parameter": "p", "elements": 1, "holds": [
+        {"tensor": name, "begin": [7, 7], "shape": [1, 1], "offset": 0, "strides": [1, 1]}]}
+    file = write_layout(folder, "boxes.json", {"boxes": [entry]}, rng)
+    arguments = ["--quantize", "f8e4m3:256x256", "--memory-cap"]
+    done = ferry.call("reshard", folder / "source", "--to", file, "--out", folder / "no",
+                      *arguments, "1M")
+    require_sentence(done, "block", "262144", "1048576", "larger")
+    ferry.reshard(folder / "source", file, folder / "out", *arguments, "2M", "--threads", "4")
+    done = ferry.verify(folder / "source", folder / "out", *arguments, "1M")
+    must(done.code == 2, str(done))
+    require_sentence(done, "block", "larger")
+    done = ferry.verify(folder / "source", folder / "out", *arguments, "4M")
+    must(done.code == 0, str(done))
+
+
+def main():
+    parser = parser_of(__doc__, 100)
+    parser.add_argument("--oracle", required=True, help="the program blocks_oracle")
+    arguments = parser.parse_args()
+    ferry, definitions = Ferry(arguments.ferry), Definitions(arguments.oracle)
+
+    def bound(function, *more):
+        return lambda folder, rng: function(ferry, *more, folder, rng)
+
+    seeds = range(arguments.seed, arguments.seed + arguments.count)
+    cases = [("random", bound(check_random, definitions), seed) for seed in seeds]
+    cases += [("large " + text, bound(check_large, definitions, text), seed)
+              for seed in seeds[::100] for text in LARGE]
+    cases += [("stack", bound(check_stack, definitions), arguments.seed),
+              ("bad", bound(check_bad), arguments.seed), ("room", bound(check_room), arguments.seed)]
+    return run_cases(arguments, cases)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
