@@ -418,12 +418,34 @@ static void test_find_naming(void **state)
     ferry_names_destroy(names);
 }
 
-/* ---- sides and specs ---- */
-
 #define GPT                                                                                        \
     "{'model_type':'gpt_oss','num_hidden_layers':1,'hidden_size':8,'vocab_size':10,"               \
     "'num_attention_heads':2,'num_key_value_heads':1,'head_dim':4,'intermediate_size':6,"          \
     "'num_local_experts':2}"
+
+/* vLLM calls some modules otherwise than files do. */
+static void test_server_names(void **state)
+{
+    (void)state;
+    static const char *const tensors[] = {
+        "model.embedding.weight",
+        "model.layers.0.attn.qkv_proj.weight",
+        "model.layers.0.attn.qkv_proj.bias",
+        "model.layers.0.attn.o_proj.weight",
+        "model.layers.0.attn.sinks",
+    };
+    ferry_names *names = names_of(GPT, NULL);
+    ferry_map *map = map_of(names, "vllm", "vllm");
+    ferry_error error;
+    size_t number;
+    for (size_t i = 0; i < sizeof tensors / sizeof tensors[0]; i++) {
+        must(ferry_map_find_target(map, tensors[i], &number, &error), &error);
+    }
+    ferry_map_destroy(map);
+    ferry_names_destroy(names);
+}
+
+/* ---- sides and specs ---- */
 
 static void test_transposed(void **state)
 {
@@ -510,8 +532,8 @@ int main(void)
         cmocka_unit_test(test_own_family),   cmocka_unit_test(test_own_family_is_wrong),
         cmocka_unit_test(test_seen),         cmocka_unit_test(test_types_differ),
         cmocka_unit_test(test_optional),     cmocka_unit_test(test_find_naming),
-        cmocka_unit_test(test_transposed),   cmocka_unit_test(test_spec),
-        cmocka_unit_test(test_misuse),
+        cmocka_unit_test(test_server_names), cmocka_unit_test(test_transposed),
+        cmocka_unit_test(test_spec),         cmocka_unit_test(test_misuse),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -105,6 +105,16 @@ def _named(model: Any) -> Tuple[Named, Named]:
     return found, others
 
 
+def _is_table(tensor: torch.Tensor) -> bool:
+    """Whether it is a buffer of whole numbers, and they are there: of weights there are none."""
+    return not (
+        isinstance(tensor, torch.nn.Parameter)
+        or tensor.is_floating_point()
+        or tensor.is_complex()
+        or tensor.device.type == "meta"
+    )
+
+
 def _loader(model: Any, load: Load) -> Callable[[Iterable[Tuple[str, Any]]], Any]:
     if load is not None:
         return load
@@ -165,10 +175,11 @@ def traced(model: Any, tensors: Any, load: Load) -> Dict[str, Any]:
     given = checkpoint_tensors(tensors)
     # Detached: a parameter whose data is replaced stays the same object.
     first = _named(model)
-    before = {name: tensor.detach() for name, tensor in (*first[0].items(), *first[1].items())}
+    own = {**first[0], **first[1]}
+    before = {name: tensor.detach() for name, tensor in own.items()}
     watch = Watch()
     for name, tensor in before.items():
-        watch.add(tensor, name, Held(name))
+        watch.add(tensor, name, Held(name, _is_table(own[name])))
     for name, tensor in given.items():
         watch.add_root(name, tensor)
     places = _Places(model)

@@ -59,16 +59,17 @@ def run(*words):
 @unittest.skipUnless(has_vllm(), "vllm is not installed: scripts/vllm_packages.sh makes build/vllm")
 class Vllm(unittest.TestCase):
     def test_model_classes(self):
-        """Tensor parallel ranks of real classes: a refit as traced, and load_weights, bit for bit."""
+        """Ranks of real classes, tensor and expert parallel: a refit as traced, what the names of the family
+        make, and load_weights, bit for bit."""
         code, said = run(HERE / "vllm_models.py")
         self.assertEqual(code, 0, said[-6000:])
-        found = re.findall(r"(?m)^(\w+) rank (\d) of (\d): wrong (.*)$", said)
-        self.assertEqual(len(found), 3 * 3, said[-6000:])
+        found = re.findall(r"(?m)^([\w/]+) rank (\d) of (\d): wrong (.*)$", said)
+        self.assertEqual(len(found), 9 * 3 + 4 * 2, said[-6000:])
         self.assertEqual({one[3] for one in found}, {"none"}, said[-6000:])
 
     def test_the_engine(self):
         """Generate, update, generate: tokens are those of transformers with the new weights."""
-        for kind in ("llama", "tied", "two"):
+        for kind in ("llama", "tied", "two", "experts"):
             with self.subTest(kind):
                 code, said = run(HERE / "vllm_round.py", kind)
                 self.assertEqual(code, 0, said[-6000:])

@@ -3,10 +3,7 @@
 which tensors there are, and every element of each tensor parallel rank's shard."""
 from __future__ import annotations
 
-import json
-import os
 import re
-import tempfile
 import types
 import unittest
 from typing import Any, Dict, List
@@ -16,7 +13,7 @@ import ferry
 try:
     import bridge_on_cpu
     import torch
-    from safetensors.torch import load_file, save_file
+    from named_shards import named_shards
 except ImportError:
     torch = None  # type: ignore[assignment]
 
@@ -83,27 +80,6 @@ class Bridge:
         return made if isinstance(made, list) else [made] * n
 
 
-def ours(folder: str, config: Dict[str, Any], full: Dict[str, Any], naming: str, n: int) -> List[Any]:
-    """What ferry writes of a checkpoint for each of n ranks."""
-    if config["model_type"] == "gpt_oss":  # transposed on the way: a side in boxes says it
-        names = ferry.Names(config, dtype="f32")
-        made = {one.name: torch.zeros(one.shape) for one in names.tensors(naming)}
-        ferry.refit(full, made, {
-            "format": "ferry.spec/1", "destination": names.side("hf", naming),
-            "source": {"mesh": [], "rules": [{"match": "*"}]},
-            "tensors": [{"name": name, "shape": list(one.shape), "dtype": "f32"}
-                        for name, one in full.items()]})
-        return [made]
-    source, to = os.path.join(folder, "hf"), os.path.join(folder, "%s-%d" % (naming, n))
-    if not os.path.exists(source):
-        os.mkdir(source)
-        with open(os.path.join(source, "config.json"), "w") as file:
-            json.dump(config, file)
-        save_file(full, os.path.join(source, "model.safetensors"))
-    ferry.reshard(source, "tp=%d" % n, to, names=naming)
-    return [load_file(os.path.join(to, one)) for one in sorted(os.listdir(to)) if one.endswith("tensors")]
-
-
 @unittest.skipIf(torch is None, "torch, safetensors or Megatron-Core is not installed")
 class Mappings(unittest.TestCase):
     def setUp(self) -> None:
@@ -118,9 +94,8 @@ class Mappings(unittest.TestCase):
             full = {one.name: torch.randn(one.shape) for one in names.tensors("hf")}
             for naming in NAMINGS:
                 with self.subTest(model_type, naming=naming, **changes):
-                    with tempfile.TemporaryDirectory() as folder:
-                        for n in (1,) if model_type == "gpt_oss" else (1, 2):
-                            self.compare(bridge, full, ours(folder, config, full, naming, n))
+                    for n in (1,) if model_type == "gpt_oss" else (1, 2):
+                        self.compare(bridge, full, named_shards(config, full, naming, n))
 
     def compare(self, bridge: Bridge, full: Dict[str, Any], shards: List[Any]) -> None:
         unknown = []

@@ -546,6 +546,32 @@ class Refusals(unittest.TestCase):
                      lambda self, full: full["a"].tolist()):
             self.refused(load, 'looks at the data|without their data')
 
+    def test_a_map_of_experts_may_be_looked_at(self):
+        """A buffer of whole numbers that no tensor was copied to: a rank loads what it says."""
+        class Experts(nn.Module):
+            def __init__(self, numbers):
+                super().__init__()
+                self.w = nn.Parameter(torch.zeros(2, 3))
+                self.register_buffer("map", torch.tensor(numbers), persistent=False)
+
+            def load_weights(self, weights):
+                for name, tensor in weights:
+                    if name == "map":
+                        self.map.copy_(tensor)
+                    elif self.map[int(name)].item() >= 0:
+                        self.w.data[self.map[int(name)].item()].copy_(tensor)
+
+        full = {str(expert): ((3,), "f32") for expert in range(4)}
+        trace = ferry.trace(Experts([-1, 1, -1, 0]), full)
+        self.assertEqual([one["tensor"] for one in trace.to_dict()["boxes"][0]["holds"]], ["3", "1"])
+        for model, tensors in (
+            (Experts([-1.0, 1.0, -1.0, 0.0]), full),  # may be scales of weights
+            (Experts([-1, 1, -1, 0]), {"map": ((4,), "i64"), **full}),
+            (Experts([-1, 1, -1, 0]).to("meta"), full),
+        ):
+            with self.assertRaisesRegex(ferry.Unsupported, 'looks at the data of "map"'):
+                ferry.trace(model, tensors)
+
     def test_a_loader_that_has_not_run(self):
         def load(pairs):
             yield from pairs

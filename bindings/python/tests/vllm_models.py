@@ -1,14 +1,17 @@
 # Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0
-"""Model classes of vLLM as each of two tensor parallel ranks has them: one loads the checkpoint, one
-is refit as a third was traced. Prints which parameters differ. Run by test_adapters_vllm_engine."""
+"""Model classes of vLLM as each of two tensor parallel ranks has them, also with experts of their own: one
+loads the checkpoint, one is refit as a third was traced. Prints which parameters differ, also from those
+that the names of the family make. Run by test_adapters_vllm_engine."""
 
 import glob
+import json
 import os
 import sys
 import tempfile
 
 import torch
 import transformers
+from named_shards import named_shards
 from safetensors.torch import load_file
 from vllm.config import set_current_vllm_config
 from vllm.distributed import init_distributed_environment, initialize_model_parallel, parallel_state
@@ -21,10 +24,18 @@ SMALL = {"hidden_size": 128, "num_attention_heads": 4, "num_key_value_heads": 2,
          "intermediate_size": 256, "num_hidden_layers": 2, "vocab_size": 200,
          "max_position_embeddings": 128}
 FAMILIES = {
-    "llama": {}, "qwen2": {},
+    "llama": {}, "qwen2": {}, "qwen3": {"head_dim": 32}, "gemma2": {"head_dim": 32},
+    "gemma3_text": {"head_dim": 32},
     "qwen3_moe": {"moe_intermediate_size": 64, "num_experts": 4, "head_dim": 32,
                   "num_experts_per_tok": 2},
+    "mixtral": {"num_local_experts": 4},
+    "gpt_oss": {"num_local_experts": 4, "head_dim": 32, "layer_types": ["full_attention"] * 2},
+    "deepseek_v3": {"moe_intermediate_size": 64, "n_routed_experts": 4, "n_group": 2, "topk_group": 1,
+                    "n_shared_experts": 2, "q_lora_rank": 64, "kv_lora_rank": 32, "num_experts_per_tok": 2,
+                    "qk_rope_head_dim": 16, "v_head_dim": 32, "qk_nope_head_dim": 32,
+                    "first_k_dense_replace": 1, "num_key_value_heads": 4, "topk_method": "noaux_tc"},
 }  # fmt: skip
+EXPERTS = ("qwen3_moe", "mixtral", "gpt_oss", "deepseek_v3")
 WHOLE = {"mesh": [], "rules": [{"match": "*"}]}
 
 
@@ -44,7 +55,13 @@ def save(kind, folder):
     return full
 
 
+def copies(full):
+    """Loaders may write to what they are given: that of GPT-OSS does."""
+    return ((name, tensor.clone()) for name, tensor in full.items())
+
+
 def compare(config, full):
+    """The parameters as vLLM loads them, and the names of those that a refit makes otherwise."""
     def make():
         config.compilation_config.static_forward_context.clear()
         return initialize_model(config)
@@ -53,14 +70,54 @@ def compare(config, full):
     for model in (loaded, refitted):
         for tensor in model.parameters():
             tensor.data.zero_()
-    loaded.load_weights(iter(full.items()))
-    with torch.device("meta"):
+    loaded.load_weights(copies(full))
+    # Maps of experts are looked at while a model is made.
+    device = "cpu" if config.parallel_config.enable_expert_parallel else "meta"
+    with torch.device(device):
         trace = ferry.trace(make(), full)
     spec = {"format": "ferry.spec/1", "tensors": trace.tensors, "source": WHOLE,
             "destination": trace.side(0)}
     ferry.refit(full, trace.memory(refitted), spec)
     theirs = dict(loaded.named_parameters())
-    return [name for name, tensor in refitted.named_parameters() if bits(tensor) != bits(theirs[name])]
+    return theirs, [name for name, tensor in refitted.named_parameters()
+                    if bits(tensor) != bits(theirs[name])]
+
+
+def compare_names(folder, full, theirs, n, rank):
+    """The names of those that are not what the family's names make. vLLM pads vocabularies before it cuts
+    them, so these are compared on one rank."""
+    with open(os.path.join(folder, "config.json")) as file:
+        ours = named_shards(json.load(file), full, "vllm", n)[rank]
+    wrong = sorted(set(ours) ^ set(theirs))
+    for name in sorted(set(ours) & set(theirs)):
+        mine, its = ours[name], theirs[name]
+        if "embed" in name or "lm_head" in name:
+            its = its[: len(mine)] if n == 1 else mine
+        if its.shape != mine.shape or bits(its) != bits(mine):
+            wrong.append(name)
+    return wrong
+
+
+def each_rank(kind):
+    """How many ranks there are, which one this is, and whether it has experts of its own."""
+    for n, rank in ((1, 0), (2, 0), (2, 1)):
+        yield n, rank, False
+    for rank in (0, 1) if kind in EXPERTS else ():
+        yield 2, rank, True
+
+
+def run(kind, folder, full, config):
+    for n, rank, ep in each_rank(kind):
+        # Loading asks the group only who it is.
+        parallel_state._TP.world_size, parallel_state._TP.rank_in_group = n, rank
+        config.parallel_config.tensor_parallel_size = n
+        config.parallel_config.enable_expert_parallel = ep
+        theirs, wrong = compare(config, full)
+        # Short forms do not know GPT-OSS, and have ranks of their own for experts.
+        if not ep and (n == 1 or kind != "gpt_oss"):
+            wrong += ["named: " + one for one in compare_names(folder, full, theirs, n, rank)]
+        print("%s%s rank %d of %d: wrong %s" % (kind, "/ep" if ep else "", rank, n, wrong or "none"),
+              flush=True)
 
 
 def main():
@@ -76,12 +133,7 @@ def main():
                     initialize_model_parallel(1)
                     # Models with experts ask for a group of theirs, which a first model without has not made.
                     parallel_state._EP = parallel_state._EP or parallel_state._TP
-                for n, rank in ((1, 0), (2, 0), (2, 1)):
-                    # Loading asks the group only who it is.
-                    parallel_state._TP.world_size, parallel_state._TP.rank_in_group = n, rank
-                    config.parallel_config.tensor_parallel_size = n
-                    wrong = compare(config, full)
-                    print("%s rank %d of %d: wrong %s" % (kind, rank, n, wrong or "none"), flush=True)
+                run(kind, folder, full, config)
 
 
 if __name__ == "__main__":

@@ -2,10 +2,11 @@
 """A whole vLLM on this CPU, and a trainer: it generates, is updated by the engine "ferry", and generates
 again. Run by test_adapters_vllm_engine.
 
-    python3 vllm_round.py llama|tied|two
+    python3 vllm_round.py llama|tied|two|experts
 
 The trainer is in vLLM's process. With "two" it has another rank, each has half of every tensor, and
-vLLM has two workers in processes of their own.
+vLLM has two workers in processes of their own. So with "experts", a Qwen3-MoE of which each worker has
+half of every expert.
 """
 
 import os
@@ -29,11 +30,14 @@ from ferry.adapters.vllm_engine import FerryTrainer, FerryTrainerInitInfo  # noq
 PROMPT, N_TOKENS = [1, 5, 9], 24
 
 
-def model_of(seed, tied):
+def model_of(seed, kind):
+    family, more = "llama", {"tie_word_embeddings": kind == "tied"}
+    if kind == "experts":
+        family, more = "qwen3_moe", {"num_experts": 4, "num_experts_per_tok": 2, "head_dim": 32,
+                                     "moe_intermediate_size": 64}
     config = transformers.AutoConfig.for_model(
-        "llama", hidden_size=128, num_attention_heads=4, num_key_value_heads=2,
-        intermediate_size=256, num_hidden_layers=2, vocab_size=200, max_position_embeddings=128,
-        tie_word_embeddings=tied)
+        family, hidden_size=128, num_attention_heads=4, num_key_value_heads=2,
+        intermediate_size=256, num_hidden_layers=2, vocab_size=200, max_position_embeddings=128, **more)
     torch.manual_seed(seed)
     model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32)
     for tensor in model.parameters():
@@ -74,9 +78,9 @@ class Client:
 class Rank:
     """A rank of the trainer; the first has a client."""
 
-    def __init__(self, rank, n, tied, client=None, meeting=None):
-        self.rank, self.tied, self.client = rank, tied, client
-        self.model = model_of(1, tied)
+    def __init__(self, rank, n, kind, client=None, meeting=None):
+        self.rank, self.kind, self.client = rank, kind, client
+        self.model = model_of(1, kind)
         self.source, self.mesh = self.model, None
         if n > 1:
             dist.init_process_group("gloo", init_method=meeting, rank=rank, world_size=n)
@@ -91,7 +95,7 @@ class Rank:
                 for name, tensor in self.model.named_parameters()}
 
     def train(self, seed):
-        self.model.load_state_dict(model_of(seed, self.tied).state_dict())
+        self.model.load_state_dict(model_of(seed, self.kind).state_dict())
         if self.mesh is not None:
             for name, half in self.halves().items():
                 self.source[name].to_local().copy_(half.to_local())
@@ -131,20 +135,21 @@ class Rank:
 
 
 def main(kind, rank=0, meeting=None):
-    tied, n = kind == "tied", 2 if kind == "two" else 1
+    n = 2 if kind in ("two", "experts") else 1
     if rank > 0:
-        Rank(rank, n, tied, meeting=meeting).run()
+        Rank(rank, n, kind, meeting=meeting).run()
         return
     folder = tempfile.mkdtemp(dir=".")
     meeting = "file://" + os.path.abspath(os.path.join(folder, "meeting"))
-    model_of(1, tied).save_pretrained(folder)
-    second = torch.multiprocessing.get_context("spawn").Process(target=main, args=(kind, 1, meeting))
+    model_of(1, kind).save_pretrained(folder)
+    second = torch.multiprocessing.get_context("spawn").Process(
+        target=main, args=(kind, 1, meeting), daemon=True)  # else what fails here would wait for it
     if n > 1:
         second.start()
     client = Client(LLM(
         folder, skip_tokenizer_init=True, dtype="float32", enforce_eager=True, max_model_len=64,
         tensor_parallel_size=n, weight_transfer_config=WeightTransferConfig(backend="ferry")))
-    Rank(0, n, tied, client, meeting).run()
+    Rank(0, n, kind, client, meeting).run()
     if n > 1:
         second.join()
         del client.llm  # its workers end with it

@@ -1,0 +1,40 @@
+# Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0
+"""What ferry makes of a checkpoint of Hugging Face in another naming, for each tensor parallel rank:
+tests hold it against what others make of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from typing import Any, Dict, List
+
+import torch
+from safetensors.torch import load_file, save_file
+
+import ferry
+
+
+def named_shards(config: Dict[str, Any], full: Dict[str, Any], naming: str, n: int) -> List[Any]:
+    """Of each of n ranks its tensors, by their names."""
+    if n == 1:  # a side in boxes says also what is transposed on the way
+        return [named(config, full, naming)]
+    with tempfile.TemporaryDirectory() as folder:
+        source, to = os.path.join(folder, "hf"), os.path.join(folder, "to")
+        os.mkdir(source)
+        with open(os.path.join(source, "config.json"), "w") as file:
+            json.dump(config, file)
+        save_file(full, os.path.join(source, "model.safetensors"))
+        ferry.reshard(source, "tp=%d" % n, to, names=naming)
+        return [load_file(os.path.join(to, "rank-%05d.safetensors" % rank)) for rank in range(n)]
+
+
+def named(config: Dict[str, Any], full: Dict[str, Any], naming: str) -> Dict[str, Any]:
+    names = ferry.Names(config, dtype="f32")
+    made = {one.name: torch.zeros(one.shape) for one in names.tensors(naming)}
+    ferry.refit(full, made, {
+        "format": "ferry.spec/1", "destination": names.side("hf", naming),
+        "source": {"mesh": [], "rules": [{"match": "*"}]},
+        "tensors": [{"name": name, "shape": list(one.shape), "dtype": "f32"}
+                    for name, one in full.items()]})
+    return made
