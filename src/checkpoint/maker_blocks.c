@@ -3,6 +3,8 @@
 
 #include "base/checked.h"
 
+#include <string.h>
+
 enum {
     SPARSE = 4 /* a hull has at most so many times the blocks that are wanted of it */
 };
@@ -14,10 +16,17 @@ typedef struct blocks {
     fy_box values, scales;
 } blocks;
 
+static bool is_dequantized(const fy_maker *m, uint32_t tensor)
+{
+    return m->job->changes[tensor].kind == FY_DEQUANTIZED;
+}
+
 bool fy_maker_makes_blocks(const fy_maker *m, uint32_t tensor)
 {
     fy_change_kind kind = m->job->changes[tensor].kind;
-    return !m->keeps_types && (kind == FY_QUANTIZED || kind == FY_SCALES);
+    bool is_half =
+        is_dequantized(m, tensor) && m->job->problem.tensors[tensor].dtype.element_bits < 8;
+    return !m->keeps_types && (is_half || kind == FY_QUANTIZED || kind == FY_SCALES);
 }
 
 static uint32_t weight_of(const fy_maker *m, uint32_t tensor)
@@ -78,6 +87,20 @@ bool fy_maker_wants_blocks(const fy_maker *m, const fy_nest *nest)
     return skipped <= SPARSE;
 }
 
+/* Of a value, or of a code: of scales that are made as well, codes are by the way. */
+static uint64_t made_bytes(const fy_maker *m, uint32_t weight)
+{
+    return is_dequantized(m, weight) ? m->job->changes[weight].dtype.element_bits / 8 : 1;
+}
+
+/* Scales of whole matrices, which stand before those of blocks. */
+static uint64_t matrices_bytes(const blocks *b, const fy_tensor *weight)
+{
+    return fy_format_has_tensor_scale(b->format)
+               ? fy_box_volume(b->values.length, weight->n_dims - 2) * sizeof(float)
+               : 0;
+}
+
 bool fy_maker_has_room_for(const fy_maker *m, const fy_box *hull)
 {
     blocks b;
@@ -85,8 +108,9 @@ bool fy_maker_has_room_for(const fy_maker *m, const fy_box *hull)
     const fy_tensor *w = &m->job->problem.tensors[b.weight];
     uint64_t n = fy_box_volume(b.values.length, w->n_dims); /* of a tensor: no overflow */
     uint64_t n_scales = fy_box_volume(b.scales.length, w->n_dims);
-    return n * (w->dtype.element_bits / 8) <= m->room.hull_bytes && n <= m->room.cast_bytes &&
-           n_scales * scale_bytes(b.format) <= m->room.scales_bytes;
+    return fy_bytes(n, w->dtype.element_bits) <= m->room.hull_bytes &&
+           n * made_bytes(m, b.weight) <= m->room.cast_bytes &&
+           matrices_bytes(&b, w) + n_scales * scale_bytes(b.format) <= m->room.scales_bytes;
 }
 
 uint64_t fy_maker_turns_to_line(const fy_maker *m, uint32_t tensor, const fy_nest *nest,
@@ -129,14 +153,60 @@ static ferry_status quantize(const fy_maker *m, const blocks *b, ferry_error *er
     return FERRY_OK;
 }
 
+/* Codes lie in halves of bytes, and blocks, which are whole, on bytes. */
+static ferry_status gather_half(fy_maker *m, const blocks *b, ferry_error *error)
+{
+    const fy_change *change = &m->job->changes[b->weight];
+    const fy_tensor *w = &m->job->problem.tensors[b->weight];
+    uint32_t last = w->n_dims - 1, unit = fy_unit_elements(w->dtype.element_bits);
+    fy_box codes = b->values, matrices = b->values;
+    codes.begin[last] /= unit;
+    codes.length[last] /= unit;
+    FY_TRY(fy_maker_gather(m, false, b->weight, &codes, m->hull, error));
+    FY_TRY(fy_maker_gather(m, true, change->matrix_scales, &matrices, m->scales, error));
+    return fy_maker_gather(m, true, change->scales, &b->scales, m->scales + matrices_bytes(b, w),
+                           error);
+}
+
+/* Matrix by matrix, into where casts lie. */
+static ferry_status dequantize(const fy_maker *m, const blocks *b, ferry_error *error)
+{
+    const fy_tensor *w = &m->job->problem.tensors[b->weight];
+    uint32_t row = w->n_dims - 2;
+    fy_quantized q = {.format = *b->format,
+                      .kind = m->job->changes[b->weight].dtype.kind,
+                      .n_rows = b->values.length[row],
+                      .n_columns = b->values.length[row + 1]};
+    uint64_t n = q.n_rows * q.n_columns, code_bytes = fy_bytes(n, w->dtype.element_bits);
+    uint64_t n_scales = b->scales.length[row] * b->scales.length[row + 1];
+    uint64_t value_bytes = n * made_bytes(m, b->weight);
+    uint64_t n_matrices = fy_box_volume(b->values.length, row);
+    const char *all_scales = m->scales + matrices_bytes(b, w);
+    for (uint64_t i = 0; i < n_matrices; i++) {
+        fy_input codes = {.data = m->hull + i * code_bytes, .n_bytes = code_bytes};
+        fy_input scales = {.data = all_scales + i * n_scales, .n_bytes = n_scales};
+        fy_output values = {.data = m->cast + i * value_bytes, .n_bytes = value_bytes};
+        memcpy(&q.tensor_scale, m->scales + i * sizeof(float), sizeof(float));
+        FY_TRY(fy_dequantize(&q, &codes, &scales, &values, error));
+    }
+    return FERRY_OK;
+}
+
 ferry_status fy_maker_make_blocks(fy_maker *m, const fy_box *hull, const char **made_out,
                                   fy_box *around_out, ferry_error *error)
 {
     blocks b;
     find_blocks(m, m->tensor, hull, &b);
     bool has_scales = b.weight != m->tensor; /* which need not come with their weights */
-    FY_TRY(fy_maker_gather(m, has_scales, b.weight, &b.values, m->hull, error));
-    FY_TRY(quantize(m, &b, error));
+    bool is_half = is_dequantized(m, b.weight);
+    ferry_error cause;
+    FY_TRY(is_half ? gather_half(m, &b, error)
+                   : fy_maker_gather(m, has_scales, b.weight, &b.values, m->hull, error));
+    ferry_status status = is_half ? dequantize(m, &b, &cause) : quantize(m, &b, &cause);
+    if (status != FERRY_OK) {
+        return fy_fail(error, status, "\"%s\": %s", m->job->problem.tensors[b.weight].name,
+                       cause.message);
+    }
     *made_out = has_scales ? m->scales : m->cast;
     *around_out = has_scales ? b.scales : b.values;
     return FERRY_OK;

@@ -6,10 +6,11 @@
 
 /*
  * Codes and scales that a maker sets down. Each is made of all values of its block, so what a
- * window has of a tensor is widened to whole blocks first, wherever boxes begin and end.
+ * window has of a tensor is widened to whole blocks first, wherever boxes begin and end. Values of
+ * codes of half a byte are made so as well, for whole blocks lie on bytes.
  */
 
-/* Whether the tensor has codes that are made, or their scales. */
+/* Whether the tensor has codes that are made, or their scales, or values of half bytes. */
 bool fy_maker_makes_blocks(const fy_maker *maker, uint32_t tensor);
 
 /* Bytes of values that are quantized at once, at least: a block; 0: the tensor stays. */

@@ -90,20 +90,6 @@ static uint32_t tensor_of_box(const ferry_reshard *c, const fy_parameter *p, uin
     return fy_boxed_tensor_of(c->boxed, &c->boxed->side->boxes[p->first_box + i]);
 }
 
-/* Boxes of half bytes would be of places that their values have not. */
-static ferry_status check_change(const ferry_reshard *c, const fy_parameter *p, uint32_t tensor,
-                                 ferry_error *error)
-{
-    const fy_tensor *t = &c->job.spec->tensors[tensor];
-    return c->job.changes[tensor].kind != FY_DEQUANTIZED || t->dtype.element_bits == 8
-               ? FERRY_OK
-               : fy_fail(error, FERRY_ERR_UNSUPPORTED,
-                         "%s: parameter \"%s\" has a box of \"%s\", which is f4 and cannot be "
-                         "dequantized into boxes; reshard with --to hf and --dequantize first, and "
-                         "then to the boxes",
-                         c->to, p->name, t->name);
-}
-
 /* What is asked for is meant. */
 static ferry_status check_quantized(const ferry_reshard *c, const bool *wanted, ferry_error *error)
 {
@@ -125,7 +111,6 @@ static ferry_status check_words(const ferry_reshard *c, const fy_parameter *p, f
     for (uint32_t i = 0; i < p->n_boxes; i++) {
         uint32_t first = tensor_of_box(c, p, 0), t = tensor_of_box(c, p, i);
         const char *word = fy_reshard_type(c, t).text, *other = fy_reshard_type(c, first).text;
-        FY_TRY(check_change(c, p, t, error));
         if (fy_job_model_tensor(&c->job, t)->is_opaque) {
             return fy_fail(error, FERRY_ERR_INVALID_INPUT,
                            "%s: parameter \"%s\" has a box of \"%s\", which is %s: its elements "
@@ -249,6 +234,10 @@ ferry_status fy_reshard_count_boxes(ferry_reshard *c, ferry_error *error)
             const fy_tensor *scales = &c->job.spec->tensors[c->job.changes[t].scales];
             n = fy_box_volume(scales->shape, scales->n_dims);
             c->totals.read_bytes += n * (scales->dtype.element_bits / 8);
+            if (c->job.changes[t].matrix_scales != FY_NONE) {
+                c->totals.read_bytes +=
+                    fy_box_volume(tensor->shape, tensor->n_dims - 2) * sizeof(float);
+            }
         }
     }
     fy_free(elements);

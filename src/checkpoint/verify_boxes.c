@@ -284,7 +284,8 @@ ferry_status fy_verify_digest(fy_verify_work *c, fy_verify_worker *w, uint32_t t
                               ferry_error *error)
 {
     const fy_layout_job *job = &c->sides[0].whole;
-    if (fy_maker_makes_blocks(&w->maker[1], tensor)) {
+    if (fy_maker_makes_blocks(&w->maker[1], tensor) &&
+        job->changes[tensor].kind != FY_DEQUANTIZED) {
         return digest_blocks(c, &w->maker[1], tensor, error);
     }
     if (fy_change_has_tiles(&job->changes[tensor])) {

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 # Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0
-"""Values that become codes in boxes, in one pass: every bit held against a second reading.
+"""Values that become codes in boxes, and codes of half a byte that become values there, in one
+pass: every bit held against a second reading.
 
     boxes_codes.py --ferry PATH --oracle PATH [--seed S] [--count N] [--only TEXT] [--keep-going]
 
@@ -249,6 +250,84 @@ def check_stack(ferry, definitions, folder, rng):
     must(about["weight_block_size"] == [4, 8] and about["quant_method"] == "fp8", "%s" % about)
 
 
+# ---- values of half bytes ------------------------------------------------------------------------
+
+
+class Halves:
+    """A model of f4 and what stays; as it becomes in `values`."""
+
+    def __init__(self, ferry, definitions, folder, rng, shapes=None):
+        form, word = Format("nvfp4"), rng.choice(["BF16", "BF16", "F32", "F16"])
+        drawn = draw_weights(rng, form) if shapes is None else large_model(rng, shapes)
+        self.model, self.values = models.Model(), {}
+        for name, tensor in drawn.tensors.items():
+            made = {name: tensor}
+            self.values[name] = tensor
+            if is_weight(name):
+                made = definitions.quantize(form, tensor)
+                self.values[name] = definitions.dequantize(form, made, name, word)
+            elif word != "BF16":
+                continue  # which is cast with the others
+            for entry in made.values():
+                self.model.add(entry.name, entry.word, entry.shape, entry.data)
+        self.values = {name: self.values[name] for name in self.values if name in self.model.tensors}
+        self.option = [rng.choice(["--dequantize", "--dequantize=nvfp4"])]
+        self.option += [] if word == "BF16" else ["--cast", {"F32": "f32", "F16": "f16"}[word]]
+        store.write_logical(rng, folder / "logical", list(self.model.tensors.values()), {},
+                            rng.choice([1, 2]), {})
+        self.source = folder / "logical"
+        if rng.random() < 0.5:
+            layout = {"boxes": [self.entry(rng, tensor) for tensor in self.model.tensors.values()]}
+            self.source = folder / "first"
+            ferry.reshard(folder / "logical", write_layout(folder, "first.json", layout, rng),
+                          self.source)
+
+
+    @staticmethod
+    def entry(rng, tensor):
+        """All of a tensor; of half bytes in its own order."""
+        if not tensor.shape:
+            return {"rank": 1, "parameter": tensor.name, "elements": 1, "holds": [
+                {"tensor": tensor.name, "begin": [], "shape": [], "offset": 0, "strides": []}]}
+        if tensor.word != "F4":
+            return whole_entry(rng, tensor)
+        order = list(range(len(tensor.shape)))
+        return box_files.slice_entry(tensor.name, tensor, order, 0, tensor.shape[-1], [0])
+
+
+def check_halves(ferry, definitions, folder, rng):
+    case = Halves(ferry, definitions, folder, rng)
+    side = box_files.draw_side(rng, case.values)
+    if side is None:
+        return
+    file = write_layout(folder, "boxes.json", side, rng)
+    told = ferry.reshard_json(case.source, file, folder / "out", *case.option, *with_options(rng))
+    box_files.check_boxed(folder / "out", side, case.values, case.model)
+    must({entry["name"] for entry in told["dequantized"]} ==
+         set(filter(is_weight, held_tensors(side))), "told: %s" % told)
+    done = ferry.verify(case.source, folder / "out", *case.option, "--json", *with_options(rng))
+    must(done.code == 0 and done.error == "", str(done))
+    for entry in json.loads(done.out)["tensors"]:
+        must(entry["digest"] == store.checksum(case.values[entry["name"]].data),
+             "verify: %s" % entry)
+    rank, name, _ = box_files.flip(rng, folder / "out", folder / "damaged")
+    if name is not None:
+        done = ferry.verify(case.source, folder / "damaged", *case.option)
+        must(done.code == 1 and shown_in(name, done.error) and str(rank) in done.error, str(done))
+
+
+def check_large_halves(ferry, definitions, folder, rng):
+    shapes = [[rng.randint(200, 400), 2 * rng.randint(300, 500)], [3, 90, 2 * rng.randint(150, 250)]]
+    case = Halves(ferry, definitions, folder, rng, shapes)
+    side = box_files.draw_large(rng, case.values)
+    options = ["--memory-cap", "1M", "--threads", str(rng.choice([1, 2, 5]))]
+    file = write_layout(folder, "boxes.json", side, rng)
+    ferry.reshard(case.source, file, folder / "boxed", *case.option, *options)
+    box_files.check_large(folder / "boxed", side, case.values)
+    done = ferry.verify(case.source, folder / "boxed", *case.option, "--json", *options)
+    must(done.code == 0 and done.error == "", str(done))
+
+
 # ---- what is refused -----------------------------------------------------------------------------
 
 
@@ -318,6 +397,9 @@ def main():
     cases = [("random", bound(check_random, definitions), seed) for seed in seeds]
     cases += [("large " + text, bound(check_large, definitions, text), seed)
               for seed in seeds[::100] for text in LARGE]
+    cases += [("halves", bound(check_halves, definitions), seed) for seed in seeds[::2]]
+    cases += [("large halves", bound(check_large_halves, definitions), seed)
+              for seed in seeds[::20]]
     cases += [("stack", bound(check_stack, definitions), arguments.seed),
               ("bad", bound(check_bad), arguments.seed), ("room", bound(check_room), arguments.seed)]
     return run_cases(arguments, cases)

@@ -369,8 +369,7 @@ def check_bad(ferry, folder, rng):
     refuse(ferry, folder, rng, boxes, ["say what they dequantize"], "both", "--dequantize")
     half = [{"rank": 0, "parameter": "q", "elements": 128,
              "holds": [{**hold, "tensor": "h"}]}]
-    refuse(ferry, folder, rng, half, ["f4", "--to hf"], "half bytes",
-           "--dequantize=nvfp4")
+    refuse(ferry, folder, rng, half, ["2^-117", '"h"'], "a scale of 0", "--dequantize=nvfp4")
     refuse(ferry, folder, rng, half, ["quantized"], "quantizing", "--quantize", "mxfp8")
     spoiled = folder / "spoiled"
     shutil.copytree(folder / "good", spoiled)
