@@ -10,6 +10,10 @@
  * has it complete or is in doubt, and those who have it find the doors of the others open: they
  * wait for them. And a rank in doubt makes no other world, nor joins one whose root it is not sure
  * of, before each rank of the doubtful one has come there too, has been asked, or is dead.
+ *
+ * A root that was stopped while it told the others may wake when some have given it up and some
+ * have not. What it says then reaches all of them, for those who have given it up wait for those
+ * who hear it. It is lost in that world by then, and hears so.
  */
 #include "world/process.h"
 
@@ -24,21 +28,38 @@ int64_t fy_doubt_patience_ns(const fy_process *process)
 
 /* Questions and answers. */
 
+/* What this rank says to one of its world, which may be about to be left behind. Under the lock. */
+static fy_standing standing_for(const fy_process *process, uint32_t asker)
+{
+    const fy_shrinking *own = &process->shrinking;
+    if (own->is_over) {
+        return FY_GONE_ON;
+    }
+    if (own->is_out) {
+        return FY_OUT;
+    }
+    if (own->successor != NULL) {
+        bool comes = asker >= process->n_ranks || fy_doubt_awaits(process, asker) ||
+                     atomic_load(&process->lost[asker]) == FY_PASSED_OVER;
+        return comes ? FY_SHRINKING : FY_WITHOUT;
+    }
+    return atomic_load(&own->complete) ? FY_COMPLETE : FY_UNFINISHED;
+}
+
 bool fy_doubt_answer(fy_process *process, fy_conn *conn, fy_reader *reader)
 {
-    unsigned char head[4 + FY_NEWS_BYTES];
+    unsigned char head[4 + sizeof process->world_id + FY_NEWS_BYTES];
     fy_pack packer = fy_pack_into(head, sizeof head);
     uint32_t epoch = fy_read_u32(reader);
     const unsigned char *world_id = fy_read_bytes(reader, sizeof process->world_id);
+    uint32_t asker = fy_read_u32(reader);
     if (reader->failed || epoch != process->epoch ||
         (atomic_load(&process->tree.tabled) &&
          memcmp(world_id, process->world_id, sizeof process->world_id) != 0)) {
         return false;
     }
-    fy_pack_u32(&packer, process->shrinking.is_over                  ? FY_GONE_ON
-                         : process->shrinking.successor != NULL      ? FY_SHRINKING
-                         : atomic_load(&process->shrinking.complete) ? FY_COMPLETE
-                                                                     : FY_UNFINISHED);
+    fy_pack_u32(&packer, standing_for(process, asker));
+    fy_pack_bytes(&packer, process->shrinking.next_id, sizeof process->shrinking.next_id);
     (void)fy_news_pack(&process->failure, &packer);
     fy_control_post(process, conn, FY_WIRE_STANDING, head, packer.used, NULL, 0);
     return true;
@@ -50,24 +71,26 @@ void fy_doubt_address(const fy_process *process, uint32_t rank, char text[FY_ADD
     snprintf(text, FY_ADDRESSES_BYTES, "%.*s", (int)member->n_address, member->addresses);
 }
 
-static fy_standing read_standing(const fy_message *message, fy_failure *failure_out)
+static fy_standing read_standing(const fy_message *message, fy_heard *answer_out)
 {
     fy_reader reader = fy_reader_of(message->payload, message->n_bytes);
     uint32_t said = fy_read_u32(&reader);
-    if (message->type != FY_WIRE_STANDING || said > FY_SHRINKING) {
+    const unsigned char *next_id = fy_read_bytes(&reader, sizeof answer_out->next_id);
+    if (reader.failed || message->type != FY_WIRE_STANDING || said > FY_OUT) {
         return FY_GONE;
     }
-    if (failure_out != NULL && fy_read_left(&reader) > 0) {
-        (void)fy_news_read(&reader, failure_out);
+    memcpy(answer_out->next_id, next_id, sizeof answer_out->next_id);
+    if (fy_read_left(&reader) > 0) {
+        (void)fy_news_read(&reader, &answer_out->failure);
     }
     return (fy_standing)said;
 }
 
 fy_standing fy_doubt_ask(const fy_process *process, uint32_t rank, int64_t patience,
-                         bool (*stop)(void *context), void *context, fy_failure *failure_out)
+                         bool (*stop)(void *context), void *context, fy_heard *answer_out)
 {
     char addresses[FY_ADDRESSES_BYTES];
-    unsigned char head[4];
+    unsigned char head[8 + sizeof process->world_id];
     fy_pack packer = fy_pack_into(head, sizeof head);
     fy_link *link;
     fy_message message;
@@ -81,8 +104,9 @@ fy_standing fy_doubt_ask(const fy_process *process, uint32_t rank, int64_t patie
         return unknown || fy_now_ns() >= until ? FY_SILENT : FY_GONE;
     }
     fy_pack_u32(&packer, process->epoch);
-    status = fy_link_post(link, FY_WIRE_ASK, head, packer.used, process->world_id,
-                          sizeof process->world_id, NULL);
+    fy_pack_bytes(&packer, process->world_id, sizeof process->world_id);
+    fy_pack_u32(&packer, process->rank);
+    status = fy_link_post(link, FY_WIRE_ASK, head, packer.used, NULL, 0, NULL);
     if (status == FERRY_OK) {
         until = fy_now_ns() + patience;
         do {
@@ -93,7 +117,7 @@ fy_standing fy_doubt_ask(const fy_process *process, uint32_t rank, int64_t patie
     }
     fy_standing standing = FY_GONE;
     if (status == FERRY_OK) {
-        standing = read_standing(&message, failure_out);
+        standing = read_standing(&message, answer_out);
     } else if (status == FERRY_ERR_TIMEOUT || status == FERRY_ERR_NO_MEMORY) {
         standing = FY_SILENT;
     }
@@ -166,22 +190,45 @@ bool fy_doubt_awaits(const fy_process *old, uint32_t claim)
            (atomic_load(&old->lost[claim]) == 0 || fy_doubt_concerns(old, claim));
 }
 
-fy_standing fy_doubt_consult(fy_process *old, uint32_t claim)
+/*
+ * Of the doubtful world: whoever has it complete may be in it, or in a world that was made of it.
+ * That a rank has gone on from the old world says nothing by itself: it may have done so to the
+ * doubtful world, which is this rank's as well, or to one without this rank.
+ */
+static bool has_it_complete(const fy_process *doubt, fy_standing there, fy_standing at_old,
+                            const fy_heard *answer)
 {
-    fy_standing standing = FY_GONE;
-    int64_t begin = fy_now_ns();
+    bool is_it = memcmp(answer->next_id, doubt->world_id, sizeof doubt->world_id) == 0;
+    return (there != FY_GONE && there != FY_UNFINISHED && there != FY_SILENT) ||
+           (at_old == FY_GONE_ON && is_it);
+}
+
+/* One that does not have the doubtful world complete may still make another one of the old. */
+static fy_standing ask_both(fy_process *old, uint32_t claim)
+{
+    fy_heard answer = {0};
     int64_t patience = patience_left_ns(old, claim);
     fy_interrupt *interrupt = old->world->settings.interrupt;
+    fy_process *doubt = old->shrinking.doubt;
+    fy_standing there = FY_GONE, standing = FY_GONE;
     if (fy_doubt_concerns(old, claim)) {
-        standing = fy_doubt_ask(old->shrinking.doubt, rank_in_doubt(old, claim), patience,
-                                fy_interrupted, interrupt, NULL);
-        if (standing == FY_COMPLETE || standing == FY_SHRINKING || standing == FY_GONE_ON) {
-            atomic_store(&old->shrinking.doubt->shrinking.complete, true);
-        }
+        there = standing = fy_doubt_ask(doubt, rank_in_doubt(old, claim), patience, fy_interrupted,
+                                        interrupt, &answer);
     }
-    if (standing == FY_GONE) {
-        standing = fy_doubt_ask(old, claim, patience, fy_interrupted, interrupt, NULL);
+    if (there == FY_GONE || there == FY_UNFINISHED) {
+        answer = (fy_heard){0};
+        standing = fy_doubt_ask(old, claim, patience, fy_interrupted, interrupt, &answer);
     }
+    if (doubt != NULL && has_it_complete(doubt, there, standing, &answer)) {
+        atomic_store(&doubt->shrinking.complete, true);
+    }
+    return standing == FY_OUT ? FY_GONE : standing;
+}
+
+fy_standing fy_doubt_consult(fy_process *old, uint32_t claim)
+{
+    int64_t begin = fy_now_ns();
+    fy_standing standing = ask_both(old, claim);
     if (standing != FY_SILENT) {
         old->shrinking.silent_ns[claim] = 0;
         return standing;

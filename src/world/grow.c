@@ -58,9 +58,12 @@ void fy_grow_pass_on(fy_process *old)
     }
 }
 
+/* Also to the one before: what a rank in doubt keeps has failed as the old world has. Otherwise it
+ * would name this rank, which lives. */
 static void set_successor(fy_process *old, fy_process *process)
 {
     pthread_mutex_lock(&old->lock);
+    fy_grow_pass_on(old);
     old->growing.successor = process;
     fy_grow_pass_on(old);
     pthread_mutex_unlock(&old->lock);
@@ -191,10 +194,7 @@ static void commit(attempt *own)
     set_successor(own->old, NULL);
     own->process->world->is_being_made = false;
     fy_process_mark_complete(own->process);
-    pthread_mutex_lock(&own->old->lock);
-    own->old->shrinking.is_over = true;
-    fy_shrink_hand_over(own->old);
-    pthread_mutex_unlock(&own->old->lock);
+    fy_shrink_go_on(own->old, own->process);
 }
 
 static ferry_status grow(attempt *own, ferry_error *error)

@@ -527,12 +527,10 @@ bool fy_join_read_table(fy_process *process)
         fy_alloc_zeroed((size_t)n_ranks + 1, sizeof *process->tree.node_first);
     process->lost = fy_alloc_zeroed(n_ranks, sizeof *process->lost);
     process->shrinking.silent_ns = fy_alloc_zeroed(n_ranks, sizeof *process->shrinking.silent_ns);
-    process->shrinking.passed_over =
-        fy_alloc_zeroed(n_ranks, sizeof *process->shrinking.passed_over);
-    if (process->shrinking.passed_over == NULL || process->tree.table == NULL ||
-        process->tree.rank_at == NULL || process->tree.node_first == NULL ||
-        process->lost == NULL || process->shrinking.silent_ns == NULL ||
-        !read_members(process, &reader, n_ranks) || !order_places(process, n_ranks)) {
+    if (process->tree.table == NULL || process->tree.rank_at == NULL ||
+        process->tree.node_first == NULL || process->lost == NULL ||
+        process->shrinking.silent_ns == NULL || !read_members(process, &reader, n_ranks) ||
+        !order_places(process, n_ranks)) {
         return false;
     }
     process->n_ranks = n_ranks;

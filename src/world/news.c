@@ -135,12 +135,12 @@ static void *ask(void *context)
     int64_t asked_ns = fy_now_ns();
     bool is_done = false;
     while (!is_done) {
-        fy_failure failure = {0};
+        fy_heard answer = {0};
         fy_standing standing =
             fy_doubt_ask(process, process->suspicion.rank, fy_doubt_patience_ns(process), is_known,
-                         process, &failure);
+                         process, &answer);
         pthread_mutex_lock(&process->lock);
-        is_done = conclude(process, standing, &failure, asked_ns);
+        is_done = conclude(process, standing, &answer.failure, asked_ns);
         pthread_mutex_unlock(&process->lock);
         if (!is_done) { /* also where the question itself failed, for the lack of a descriptor, say
                          */

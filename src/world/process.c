@@ -40,7 +40,7 @@ void fy_process_fail(fy_process *process, ferry_status status, uint32_t rank, co
 void fy_process_mark_lost(fy_process *process, uint32_t rank)
 {
     if (process->lost != NULL && rank < process->n_ranks) {
-        atomic_store(&process->lost[rank], 1);
+        atomic_store(&process->lost[rank], FY_LOST);
     }
 }
 
@@ -194,7 +194,6 @@ void fy_process_free(fy_process *process)
     fy_free(process->tree.node_first);
     fy_free((void *)process->lost);
     fy_free(process->shrinking.silent_ns);
-    fy_free(process->shrinking.passed_over);
     fy_free(process->nodes_text);
     pthread_cond_destroy(&process->control.called);
     pthread_mutex_destroy(&process->lock);

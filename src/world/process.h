@@ -211,14 +211,21 @@ typedef struct fy_leaving {
     _Atomic bool all_left;
 } fy_leaving;
 
+/* Whether a rank is known to be dead, stopped or gone. */
+typedef enum fy_loss {
+    FY_NOT_LOST,
+    FY_LOST,
+    FY_PASSED_OVER /* lives, but did not come to shrink: counts as lost unless it does come */
+} fy_loss;
+
 /* What comes after this world, and what came before it. */
 typedef struct fy_shrinking {
-    bool *passed_over;  /* the calling thread's, by rank: lives, but did not come to shrink; it is
-                           marked as lost as well */
     int64_t *silent_ns; /* the calling thread's, by rank: since when its door does not answer; 0: it
                            does, or was not asked */
-    fy_process *successor; /* takes parked joiners */
-    bool is_over;          /* the successor is complete: whoever comes now is too late */
+    fy_process *successor;     /* takes parked joiners */
+    bool is_over;              /* the successor is complete: whoever comes now is too late */
+    unsigned char next_id[16]; /* the name of that successor */
+    bool is_out; /* the others go on without this rank, which makes no smaller world */
     fy_process *predecessor;
     _Atomic bool complete; /* this rank has the world, or knows of one that has it */
     fy_process *doubt; /* a successor that others may have complete: see doubt.c. Changes only while
@@ -248,7 +255,7 @@ struct fy_process {
     char *nodes_text; /* "" for real nodes */
     uint32_t rank;
     uint32_t n_ranks;
-    _Atomic unsigned char *lost; /* by rank: known to be dead, stopped or gone */
+    _Atomic unsigned char *lost; /* by rank: an fy_loss */
     fy_limits limits;
     pthread_mutex_t lock;
     fy_door door;
@@ -425,17 +432,25 @@ typedef enum fy_standing {
     FY_COMPLETE,
     FY_GONE_ON,   /* it is in the next world already */
     FY_SHRINKING, /* it is there, and makes a smaller world as its root */
+    FY_WITHOUT,   /* the same, but of those whom it waits for this rank is none */
+    FY_OUT,       /* it is there, but others count it as lost: it makes no smaller world */
     FY_SILENT     /* it has not answered yet: it may be slow, stopped or out of reach */
 } fy_standing;
+
+/* What is heard with it. */
+typedef struct fy_heard {
+    fy_failure failure;        /* why its world has failed; all zero where it has not */
+    unsigned char next_id[16]; /* FY_GONE_ON: the name of the world that it is in */
+} fy_heard;
 
 /* How long one question waits at a door. Who does not answer in time is asked again. */
 int64_t fy_doubt_patience_ns(const fy_process *process);
 /*
- * Asks at a rank's door, from any thread and without the lock, how far this world is there; where
- * it has failed there, why, into *failure_out (optional; all zero before). stop ends it: silent.
+ * Asks at a rank's door, from any thread and without the lock, how far this world is there.
+ * *answer_out is all zero before. stop ends it: silent.
  */
 fy_standing fy_doubt_ask(const fy_process *process, uint32_t rank, int64_t patience,
-                         bool (*stop)(void *context), void *context, fy_failure *failure_out);
+                         bool (*stop)(void *context), void *context, fy_heard *answer_out);
 void fy_doubt_address(const fy_process *process, uint32_t rank, char text[FY_ADDRESSES_BYTES]);
 bool fy_doubt_answer(fy_process *process, fy_conn *conn, fy_reader *reader);
 /* An attempt that has failed: whom its failure names has been silent in it. */
@@ -453,8 +468,8 @@ bool fy_doubt_concerns(const fy_process *old, uint32_t claim);
  */
 bool fy_doubt_awaits(const fy_process *old, uint32_t claim);
 /*
- * Asks a rank about the doubtful world, and if that is not there, about the old one. One that has
- * been silent for too long is gone.
+ * Asks a rank about the doubtful world, and if that is not complete there, about the old one. One
+ * that has been silent for too long is gone, and so is one that is out.
  */
 fy_standing fy_doubt_consult(fy_process *old, uint32_t claim);
 /* Asks a root until it answers or is gone; silent only where the doubt or the shrinking ended. */
@@ -471,6 +486,8 @@ void fy_doubt_drop(fy_process *old);
 /* shrink.c */
 void fy_shrink_hand_over(
     fy_process *process); /* parked joiners, to the successor if there is one */
+/* This rank has the next world complete: whoever asks at the old door hears that, and its name. */
+void fy_shrink_go_on(fy_process *old, const fy_process *next);
 ferry_status fy_shrink_world(ferry_world *world, uint32_t min_ranks, ferry_world **world_out,
                              ferry_error *error);
 

@@ -12,14 +12,19 @@
 #include <string.h>
 #include <time.h>
 
-/* Those who come when the smaller world is complete. */
+/* Those who come when the smaller world is complete, or to a rank that makes none. */
 static void send_away(fy_process *old)
 {
+    bool is_over = old->shrinking.is_over;
     unsigned char head[128];
+    char why[64] = "the others have gone on without this rank";
     fy_pack packer = fy_pack_into(head, sizeof head);
-    fy_pack_u32(&packer, FERRY_ERR_ABORTED);
+    if (!is_over) {
+        snprintf(why, sizeof why, "rank %u was itself counted as lost", old->rank);
+    }
+    fy_pack_u32(&packer, is_over ? FERRY_ERR_ABORTED : FERRY_ERR_PEER_LOST);
     fy_pack_u32(&packer, old->rank);
-    fy_pack_text(&packer, "the others have gone on without this rank");
+    fy_pack_text(&packer, why);
     for (fy_conn *conn = old->control.conns; conn != NULL; conn = conn->next) {
         if (!conn->dead && conn->kind == FY_CONN_LINK && conn->role == FY_ROLE_PARKED) {
             fy_control_post(old, conn, FY_WIRE_FAIL, head, packer.used, NULL, 0);
@@ -32,7 +37,7 @@ void fy_shrink_hand_over(fy_process *old)
 {
     fy_process *successor = old->shrinking.successor;
     if (successor == NULL) {
-        if (old->shrinking.is_over) {
+        if (old->shrinking.is_over || old->shrinking.is_out) {
             send_away(old);
         }
         return;
@@ -108,13 +113,37 @@ out:
     return status;
 }
 
-static void set_successor(fy_process *old, fy_process *successor, bool shrunk)
+static void set_successor(fy_process *old, fy_process *successor)
 {
     pthread_mutex_lock(&old->lock);
     old->shrinking.successor = successor;
-    old->shrinking.is_over = shrunk;
+    old->shrinking.is_over = false;
     fy_shrink_hand_over(old);
     pthread_mutex_unlock(&old->lock);
+}
+
+void fy_shrink_go_on(fy_process *old, const fy_process *next)
+{
+    pthread_mutex_lock(&old->lock);
+    old->shrinking.successor = NULL;
+    old->shrinking.is_over = true;
+    memcpy(old->shrinking.next_id, next->world_id, sizeof next->world_id);
+    fy_shrink_hand_over(old);
+    pthread_mutex_unlock(&old->lock);
+}
+
+/*
+ * The others have counted this rank as lost, or are about to go on without it. There would be two
+ * worlds if it made one as well, so whoever waits for it here is told to look elsewhere.
+ */
+static ferry_status step_out(fy_process *old, ferry_error *error)
+{
+    pthread_mutex_lock(&old->lock);
+    old->shrinking.is_out = true;
+    fy_shrink_hand_over(old);
+    pthread_mutex_unlock(&old->lock);
+    return fy_fail(error, FERRY_ERR_PEER_LOST,
+                   "rank %u was itself counted as lost: the others go on without it", old->rank);
 }
 
 static uint32_t next_missing(fy_process *process, uint32_t from)
@@ -140,6 +169,9 @@ static ferry_status look_for(fy_process *old, uint32_t claim, ferry_error *error
         return fy_fail(error, FERRY_ERR_ABORTED, "rank %u has gone on without rank %u", claim,
                        old->rank);
     }
+    if (standing == FY_WITHOUT) {
+        return step_out(old, error);
+    }
     if (standing == FY_GONE) {
         fy_doubt_mark_lost(old, claim);
     }
@@ -153,9 +185,9 @@ static ferry_status look_for(fy_process *old, uint32_t claim, ferry_error *error
 static uint32_t has_come_after_all(fy_process *old)
 {
     for (uint32_t claim = 0; claim < old->rank; claim++) {
-        if (old->shrinking.passed_over[claim] && fy_doubt_consult(old, claim) == FY_SHRINKING) {
-            old->shrinking.passed_over[claim] = false;
-            atomic_store(&old->lost[claim], 0);
+        if (atomic_load(&old->lost[claim]) == FY_PASSED_OVER &&
+            fy_doubt_consult(old, claim) == FY_SHRINKING) {
+            atomic_store(&old->lost[claim], FY_NOT_LOST);
             return claim;
         }
     }
@@ -179,7 +211,7 @@ static ferry_status find_dead(fy_process *old, fy_process *process, ferry_error 
         }
         uint32_t rank = has_come_after_all(old);
         if (rank != FERRY_ANY_RANK) {
-            old->shrinking.passed_over[rank] = true; /* find_world finds it again */
+            atomic_store(&old->lost[rank], FY_PASSED_OVER); /* find_world finds it again */
             return fy_fail(error, FERRY_ERR_PEER_LOST, "rank %u has come after all", rank);
         }
         rank = next_missing(process, 0);
@@ -197,7 +229,7 @@ static ferry_status attempt(fy_process *old, uint32_t root, bool *tabled_out,
     FY_TRY(begin(old, root, &process, error));
     ferry_status status = FERRY_OK;
     if (root == old->rank) {
-        set_successor(old, process, false);
+        set_successor(old, process);
         status = fy_join_root(process, &text);
         FY_THEN(status, find_dead(old, process, &text));
     } else {
@@ -206,7 +238,11 @@ static ferry_status attempt(fy_process *old, uint32_t root, bool *tabled_out,
         status = fy_join_member(process, addresses, old->key, fy_doubt_patience_ns(old), &text);
     }
     FY_THEN(status, fy_process_complete(process, old->world->members, &text));
-    set_successor(old, NULL, status == FERRY_OK);
+    if (status == FERRY_OK) {
+        fy_shrink_go_on(old, process);
+    } else {
+        set_successor(old, NULL);
+    }
     pthread_mutex_lock(&process->lock);
     process->shrinking.predecessor = NULL;
     pthread_mutex_unlock(&process->lock);
@@ -238,7 +274,7 @@ static fy_process *adopt(fy_process *old)
     fy_process *process = old->shrinking.doubt;
     old->shrinking.doubt = NULL;
     /* Those who are parked here are in doubt too, and will ask. */
-    set_successor(old, NULL, true);
+    fy_shrink_go_on(old, process);
     return process;
 }
 
@@ -284,14 +320,14 @@ static bool rule_out(fy_process *old, uint32_t root, ferry_status status, fy_sta
     bool is_stranger = status == FERRY_ERR_DENIED || status == FERRY_ERR_INVALID_INPUT;
     bool is_gone = standing == FY_GONE && (fy_status_is_loss(status) || status == FERRY_ERR_IO ||
                                            is_stranger || old->shrinking.doubt != NULL);
-    old->shrinking.passed_over[root] = is_there && status == FERRY_ERR_TIMEOUT &&
-                                       old->shrinking.doubt == NULL &&
-                                       fy_now_ns() - began_ns >= old->limits.join_ns;
-    if (is_gone || old->shrinking.passed_over[root]) {
+    bool is_late = is_there && status == FERRY_ERR_TIMEOUT && old->shrinking.doubt == NULL &&
+                   fy_now_ns() - began_ns >= old->limits.join_ns;
+    if (is_gone) {
         fy_doubt_mark_lost(old, root);
-        return true;
+    } else if (is_late) {
+        atomic_store(&old->lost[root], FY_PASSED_OVER);
     }
-    return false;
+    return is_gone || is_late;
 }
 
 /*
@@ -330,6 +366,9 @@ static ferry_status find_world(fy_process *old, fy_process **process_out, ferry_
         if (status == FERRY_ERR_STOPPED || fy_doubt_is_interrupted(old)) {
             return fy_interrupt_fail(error);
         }
+        if (old->shrinking.is_out || standing == FY_WITHOUT) {
+            return step_out(old, error);
+        }
         bool is_out = root != old->rank && rule_out(old, root, status, standing, began_ns);
         if ((!is_out && !fy_status_is_loss(status)) || (!is_left(&own, old, tabled) && !is_out)) {
             break;
@@ -364,10 +403,8 @@ ferry_status fy_shrink_world(ferry_world *world, uint32_t min_ranks, ferry_world
 {
     fy_process *old = world->impl;
     fy_process *process = NULL;
-    if (atomic_load(&old->lost[old->rank]) != 0) {
-        return fy_fail(error, FERRY_ERR_PEER_LOST,
-                       "rank %u was itself counted as lost: the others go on without it",
-                       old->rank);
+    if (old->shrinking.is_out || atomic_load(&old->lost[old->rank]) != FY_NOT_LOST) {
+        return step_out(old, error);
     }
     fy_interrupt_begin(world->settings.interrupt);
     if (world->has_grown) {

@@ -189,7 +189,6 @@ static void tear_down(scene *s)
     fy_free(process->tree.node_first);
     fy_free((void *)(uintptr_t)process->lost);
     fy_free(process->shrinking.silent_ns);
-    fy_free(process->shrinking.passed_over);
     fy_activity_cleanup(&s->here);
 }
 
