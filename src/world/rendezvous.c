@@ -525,19 +525,39 @@ ferry_status fy_meet_file(fy_meeting *meeting, const char *path, uint32_t rank, 
     return meet(meeting, path, settings, error);
 }
 
-/* Only the own file: another job may be waiting at the same path by now. */
-void fy_meet_file_done(const char *path)
+static bool is_own_file(const char *path, file_id *id_out)
 {
     fy_notice says;
-    file_id id;
     found there = FOUND_NOTHING;
     char own[FY_NOTICE_BY_BYTES];
-    if (path == NULL || read_notice(path, &says, &id, &there, NULL) != FERRY_OK) {
-        return;
+    if (read_notice(path, &says, id_out, &there, NULL) != FERRY_OK || there != FOUND_NOTICE) {
+        return false;
     }
     write_by(own);
     size_t who = (size_t)(strstr(own, " at ") - own);
-    if (there == FOUND_NOTICE && strncmp(says.by, own, who) == 0 && says.by[who] == ' ') {
-        unlink(path);
+    return strncmp(says.by, own, who) == 0 && says.by[who] == ' ';
+}
+
+/*
+ * Only the own file: another job may be waiting at the same path by now, also one that came after
+ * this rank had looked. So the file is set aside, where nobody replaces it, and looked at again
+ * before it is gone; one that was another's is put back unless a newer one is there.
+ */
+void fy_meet_file_done(const char *path)
+{
+    file_id id;
+    char aside[PATH_MAX];
+    if (path == NULL || !is_own_file(path, &id)) {
+        return;
     }
+    snprintf(aside, sizeof aside, "%s.%x", path, (unsigned)id.inode);
+    if (rename(path, aside) != 0) {
+        return;
+    }
+    bool is_own = is_own_file(aside, &id);
+    if (!is_own && link(aside, path) != 0 && errno != EEXIST) {
+        (void)rename(aside, path); /* a file system without hard links */
+        return;
+    }
+    unlink(aside);
 }

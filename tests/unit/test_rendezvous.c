@@ -6,6 +6,7 @@
 #include "support/meeting.h"
 
 #include <fcntl.h>
+#include <glob.h>
 #include <poll.h>
 #include <pthread.h>
 #include <sched.h>
@@ -410,6 +411,52 @@ static void test_file_of_another(void **state)
     fy_meet_file_done(NULL);
 }
 
+/* Another's file is at the path just when this process moves what it takes for its own. */
+static const char *overtaken;
+static int n_overtakings;
+
+int __real_rename(const char *from, const char *to);
+int __wrap_rename(const char *from, const char *to);
+
+int __wrap_rename(const char *from, const char *to)
+{
+    static const char other[] = HEAD "by process 1 on another-host at now\nat 127.0.0.1:1\nend\n";
+    bool is_there = overtaken != NULL && strcmp(from, overtaken) == 0;
+    if (is_there) {
+        assert_int_equal(unlink(from), 0);
+        put_text(from, other, 0600);
+    }
+    int failed = __real_rename(from, to);
+    if (is_there && n_overtakings > 1) { /* and yet another comes before that is put back */
+        put_text(from, other, 0600);
+        assert_int_equal(chmod(from, 0400), 0);
+    }
+    return failed;
+}
+
+static void test_file_overtaken(void **state)
+{
+    (void)state;
+    for (int n = 1; n <= 2; n++) {
+        porter p;
+        struct stat info;
+        char pattern[256];
+        const char *path = path_of("overtaken");
+        open_porter(&p, path, 2, NULL);
+        overtaken = path;
+        n_overtakings = n;
+        fy_meet_file_done(path);
+        overtaken = NULL;
+        assert_int_equal(stat(path, &info), 0);
+        assert_int_equal(info.st_mode & 0777, n == 1 ? 0600 : 0400); /* the last that came */
+        assert_int_equal(info.st_nlink, 1);
+        assert_int_equal(unlink(path), 0);
+        snprintf(pattern, sizeof pattern, "%s.*", path);
+        assert_int_equal(glob(pattern, 0, NULL, &(glob_t){0}), GLOB_NOMATCH); /* nothing is left */
+        close_porter(&p);
+    }
+}
+
 static void test_file_numbers(void **state)
 {
     (void)state;
@@ -440,6 +487,7 @@ int main(void)
         cmocka_unit_test(test_file_cannot_be_written),
         cmocka_unit_test(test_file_absent),
         cmocka_unit_test(test_file_of_another),
+        cmocka_unit_test(test_file_overtaken),
         cmocka_unit_test(test_pauses),
         cmocka_unit_test(test_file_numbers),
         cmocka_unit_test(test_no_descriptor_left),
