@@ -65,6 +65,14 @@ static const char value_boxes[] =
     "'elements':8,'holds':[{'tensor':'model.layers.0.mlp.gate_proj.weight_scale_inv','begin':[0,0],"
     "'shape':[4,2],'offset':0,'strides':[2,1]}]}]}";
 
+/* Values that become codes: scales where a box says, and beside what is transposed. */
+static const char code_boxes[] =
+    "{'boxes':[{'ranks':[0,1],'parameter':'gate','elements':15,'shape':[3,5],'holds':[{'tensor':"
+    "'model.layers.0.mlp.gate_proj.weight','begin':[1,1],'shape':[5,3],'offset':0,'strides':[1,5]}"
+    "]},{'rank':1,'parameter':'scales','elements':8,'holds':[{'tensor':"
+    "'model.layers.0.self_attn.q_proj.weight_scale_inv','begin':[0,0],'shape':[4,2],'offset':0,"
+    "'strides':[2,1]}]}]}";
+
 typedef struct scene {
     /* What a step works on. */
     const char *from, *to;
@@ -381,6 +389,27 @@ static void test_dequantize_boxes(void **state)
     remove(file);
 }
 
+static void test_quantize_boxes(void **state)
+{
+    char served[64], file[64];
+    (void)state;
+    snprintf(served, sizeof served, "%s/served", small_folder);
+    snprintf(file, sizeof file, "%s/codes.json", small_folder);
+    small_put_text(file, code_boxes);
+    scene s = scene_of(sharded, file);
+    s.options.quantize = "f8e4m3:2x2=*_proj.weight";
+    try_reshard(&s);
+    write_changed(&s, served);
+    s.compare.quantize = s.options.quantize;
+    s.source = small_open(sharded);
+    s.other = small_open(served);
+    try_step("compare codes in boxes", compare_step, &s);
+    ferry_checkpoint_destroy(s.source);
+    ferry_checkpoint_destroy(s.other);
+    small_remove(served);
+    remove(file);
+}
+
 static void test_boxes(void **state)
 {
     (void)state;
@@ -465,8 +494,8 @@ int main(void)
         cmocka_unit_test(test_short_form),       cmocka_unit_test(test_cast),
         cmocka_unit_test(test_quantize),         cmocka_unit_test(test_dequantize),
         cmocka_unit_test(test_dequantize_boxes), cmocka_unit_test(test_boxes),
-        cmocka_unit_test(test_in_boxes),         cmocka_unit_test(test_journal),
-        cmocka_unit_test(test_compare),
+        cmocka_unit_test(test_quantize_boxes),   cmocka_unit_test(test_in_boxes),
+        cmocka_unit_test(test_journal),          cmocka_unit_test(test_compare),
     };
     failing_init();
     return cmocka_run_group_tests(tests, make_scene, small_end);
