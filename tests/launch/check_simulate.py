@@ -262,6 +262,7 @@ def case_refused():
         assert status == 1 and out == "" and says in err and err.count("\n") == 1, err
     rates = '{"format":"ferry.cluster/1","rank_gbytes_per_s":50,"node_gbytes_per_s":400,"ranks_per_node":'
     for text, says in ((rates + "0}", "ranks_per_node"), (rates + '8,"rate":1}', 'unknown key "rate"'),
+                       (rates + '8,"copy_gbytes_per_s":1}', "copy_all_gbytes_per_s"),
                        (rates + '8,"nodes":[1]}', "nodes must be"), (rates + '"8"}', "not a string"),
                        (rates + '8,"nodes":{"0":3}}', "nodes.0 must be"), (rates, "line 1 column")):
         cluster.write_text(text)

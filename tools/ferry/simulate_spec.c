@@ -76,6 +76,16 @@ static ferry_status take_copy_rate(simulating *s, cluster_file *cluster, const c
     return FERRY_OK;
 }
 
+/* A spec does not know what a file has besides. */
+static void name_own_keys(char *sentence, size_t room)
+{
+    size_t length = strlen(sentence);
+    if (strstr(sentence, "unknown key") != NULL) {
+        snprintf(sentence + length, room - length,
+                 ", and in a file format, name, comment, copy_all_gbytes_per_s");
+    }
+}
+
 /* A cluster is wrong for all layouts or for none: a spec of one rank shows which. */
 static ferry_status check_cluster(simulating *s, json_t *cluster, const char *path)
 {
@@ -87,6 +97,9 @@ static ferry_status check_cluster(simulating *s, json_t *cluster, const char *pa
     char *text = root == NULL ? NULL : json_dumps(root, JSON_COMPACT);
     ferry_status status =
         text == NULL ? fail_memory(s) : ferry_spec_parse(text, strlen(text), path, &spec, s->error);
+    if (status != FERRY_OK) {
+        name_own_keys(s->error->message, sizeof s->error->message);
+    }
     ferry_spec_destroy(spec);
     json_decref(root);
     free(text);
