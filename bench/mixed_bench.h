@@ -15,9 +15,9 @@
  * goes to poisoned memory and is verified. Then come batches of calls one right after the other: in
  * each round every way has one, and each round begins with another way. A batch follows a barrier
  * and, where it has several calls, one that does not count; its figure is the slowest rank's time
- * over the number of calls. With --fresh each call has an input that its rank has just written, as a
- * layer does, and no other rank has in its caches. Ways that are MIXED_FAR_BEHIND times slower than the best are left out
- * of the rounds; long calls have three.
+ * over the number of calls. With --fresh each call has an input that its rank has just written, as
+ * a layer does, and no other rank has in its caches. Ways that are MIXED_FAR_BEHIND times slower
+ * than the best are left out of the rounds; long calls have three.
  *
  * Rank 0 prints a line of JSON for each size and way:
  *

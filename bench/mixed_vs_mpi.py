@@ -314,6 +314,8 @@ def read_arguments():
     parser.add_argument("--json")
     honest.add_arguments(parser)
     arguments = parser.parse_args()
+    if arguments.fresh and arguments.busy:  # a difference of two times: its least is the most wrong
+        parser.error("--fresh needs medians, and --busy takes the fastest")
     arguments.build = arguments.build.resolve()
     arguments.sizes = sorted(int(size) for size in arguments.sizes.split(",")) \
         if arguments.sizes else QUICK if arguments.quick else SIZES

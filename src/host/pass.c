@@ -30,6 +30,10 @@ bool fy_pass_descriptor(int socket_fd, uint64_t tag, int fd)
     return sent == (ssize_t)sizeof tag;
 }
 
+/*
+ * There is room for one descriptor: more, which the other side may have sent, are not let in. What
+ * had none, or one for which this process has no room, comes without it.
+ */
 int fy_take_descriptor(int socket_fd, uint64_t *tag_out, int *fd_out)
 {
     union {
@@ -40,18 +44,22 @@ int fy_take_descriptor(int socket_fd, uint64_t *tag_out, int *fd_out)
     struct msghdr message = {.msg_iov = &piece,
                              .msg_iovlen = 1,
                              .msg_control = control.bytes,
-                             .msg_controllen = sizeof control.bytes};
+                             .msg_controllen = CMSG_LEN(sizeof(int))};
     ssize_t got = recvmsg(socket_fd, &message, MSG_CMSG_CLOEXEC);
     if (got < 0) {
         return errno == EAGAIN || errno == EINTR ? 0 : -1;
     }
+    bool is_cut = (message.msg_flags & MSG_CTRUNC) != 0;
     struct cmsghdr *header = CMSG_FIRSTHDR(&message);
-    if (header == NULL || header->cmsg_type != SCM_RIGHTS) {
+    if (header == NULL || header->cmsg_level != SOL_SOCKET || header->cmsg_type != SCM_RIGHTS ||
+        header->cmsg_len != CMSG_LEN(sizeof(int))) {
+        errno = is_cut ? EMFILE : EPERM;
         return -1;
     }
     memcpy(fd_out, CMSG_DATA(header), sizeof *fd_out);
-    if (got != (ssize_t)sizeof *tag_out) {
+    if (got != (ssize_t)sizeof *tag_out || is_cut) {
         close(*fd_out);
+        errno = EPROTO;
         return -1;
     }
     return 1;

@@ -13,7 +13,10 @@
  */
 bool fy_pass_descriptor(int socket_fd, uint64_t tag, int fd);
 
-/* 1: got one, 0: nothing is there (yet), and errno is why, -1: the other side is gone. */
+/*
+ * 1: got one, 0: nothing is there, -1: the other side is gone or has sent none, and errno: EPERM
+ * where it has not, EMFILE where this process has no room for one.
+ */
 int fy_take_descriptor(int socket_fd, uint64_t *tag_out, int *fd_out);
 
 #endif

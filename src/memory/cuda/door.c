@@ -6,31 +6,35 @@
 
 #include <errno.h>
 #include <inttypes.h>
+#include <poll.h>
 #include <pthread.h>
 #include <signal.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdio.h>
-#include <string.h>
+#include <sys/eventfd.h>
 #include <sys/random.h>
 #include <sys/socket.h>
-#include <sys/time.h>
 #include <sys/un.h>
 #include <time.h>
 #include <unistd.h>
 
-/* A guest that says nothing keeps others waiting for no longer than its limit. */
-enum { N_WAITING = 1024, GUEST_SECONDS = 1, OWNER_SECONDS = 10, PAUSE_NS = 10000000 };
+/*
+ * A guest comes for one descriptor, and goes: so guests take turns, whatever they do between two.
+ * One that says nothing is sent away; who stands behind it has several such times.
+ */
+enum { N_WAITING = 1024, GUEST_MS = 500, OWNER_MS = 5000, PAUSE_MS = 10 };
 
 struct fy_cuda_door {
-    int socket;
+    int socket, bell; /* the bell ends the thread */
     fy_cuda_lend *lend;
-    uint64_t token[2];
+    uint64_t secret;
     pid_t pid; /* whose thread it is: a child that was forked has none */
     pthread_t thread;
 };
 
 typedef struct knock {
-    uint64_t token[2];
+    uint64_t secret;
     int32_t fd;
     int32_t spare;
 } knock;
@@ -44,53 +48,62 @@ static socklen_t name_door(uint64_t number, struct sockaddr_un *address)
     return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)n);
 }
 
-static void limit(int socket, int seconds)
+static bool is_same_user(int socket)
 {
-    const struct timeval most = {.tv_sec = seconds};
-    (void)setsockopt(socket, SOL_SOCKET, SO_RCVTIMEO, &most, sizeof most);
-    (void)setsockopt(socket, SOL_SOCKET, SO_SNDTIMEO, &most, sizeof most);
+    struct ucred other;
+    socklen_t length = sizeof other;
+    return getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &other, &length) == 0 &&
+           other.uid == geteuid();
 }
 
-/* Until the guest goes, says nothing, or wants what is not for him. */
+/*
+ * The owner
+ */
+
+/* Waits for something to read; false where the door is being closed, or nothing came. */
+static bool await(const fy_cuda_door *door, int socket, int limit_ms)
+{
+    struct pollfd both[] = {{.fd = door->bell, .events = POLLIN}, {.fd = socket, .events = POLLIN}};
+    return poll(both, 2, limit_ms) > 0 && both[0].revents == 0;
+}
+
 static void serve(const fy_cuda_door *door, int guest)
 {
     knock wanted;
-    limit(guest, GUEST_SECONDS);
-    while (recv(guest, &wanted, sizeof wanted, 0) == (ssize_t)sizeof wanted) {
-        bool is_known = memcmp(wanted.token, door->token, sizeof door->token) == 0;
-        int fd = is_known ? door->lend(wanted.fd) : -1;
-        bool is_passed = fd >= 0 && fy_pass_descriptor(guest, (uint32_t)wanted.fd, fd);
-        if (fd >= 0) {
-            close(fd);
-        }
-        if (!is_passed) {
-            return;
-        }
+    if (!is_same_user(guest) || !await(door, guest, GUEST_MS) ||
+        recv(guest, &wanted, sizeof wanted, MSG_DONTWAIT) != (ssize_t)sizeof wanted ||
+        wanted.secret != door->secret) {
+        return;
+    }
+    int fd = door->lend(wanted.fd);
+    if (fd >= 0) {
+        (void)fy_pass_descriptor(guest, (uint32_t)wanted.fd, fd);
+        close(fd);
     }
 }
 
-/* Errors that pass by themselves: of the guest, or of a process that has no room just now. */
-static bool passes(int error)
+static bool is_closed(const fy_cuda_door *door, int limit_ms)
 {
-    return error == EINTR || error == ECONNABORTED || error == EMFILE || error == ENFILE ||
-           error == ENOBUFS || error == ENOMEM;
+    struct pollfd bell = {.fd = door->bell, .events = POLLIN};
+    return poll(&bell, 1, limit_ms) > 0;
 }
 
+/* Where there is no room for a guest he waits, until there is. */
 static void *answer(void *context)
 {
     const fy_cuda_door *door = context;
-    for (;;) {
-        int guest = accept4(door->socket, NULL, NULL, SOCK_CLOEXEC);
+    while (!is_closed(door, 0)) {
+        int guest = await(door, door->socket, -1)
+                        ? accept4(door->socket, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK)
+                        : -1;
         if (guest >= 0) {
             serve(door, guest);
             close(guest);
-        } else if (passes(errno)) {
-            const struct timespec pause = {.tv_nsec = PAUSE_NS};
-            nanosleep(&pause, NULL);
         } else {
-            return NULL; /* the door is closed */
+            (void)is_closed(door, PAUSE_MS);
         }
     }
+    return NULL;
 }
 
 /* No signal of the program's is taken by it. */
@@ -108,33 +121,46 @@ static bool listen_at(int socket, uint64_t number)
 {
     struct sockaddr_un address;
     socklen_t length = name_door(number, &address);
-    return bind(socket, (const struct sockaddr *)&address, length) == 0 &&
+    return number != 0 && bind(socket, (const struct sockaddr *)&address, length) == 0 &&
            listen(socket, N_WAITING) == 0;
 }
 
-fy_cuda_door *fy_cuda_door_open(const uint64_t token[2], fy_cuda_lend *lend, uint64_t *number_out)
+static void drop(fy_cuda_door *door)
 {
-    uint64_t number = 0;
-    fy_cuda_door *door = fy_alloc(1, sizeof *door);
-    *number_out = 0;
+    if (door->socket >= 0) {
+        close(door->socket);
+    }
+    if (door->bell >= 0) {
+        close(door->bell);
+    }
+    fy_free(door);
+}
+
+fy_cuda_door *fy_cuda_door_open(fy_cuda_lend *lend, uint64_t *number_out, uint64_t *secret_out)
+{
+    uint64_t random[2];
+    *number_out = *secret_out = 0;
+    fy_cuda_door *door = fy_alloc_zeroed(1, sizeof *door);
     if (door == NULL) {
         return NULL;
     }
     door->lend = lend;
-    memcpy(door->token, token, sizeof door->token);
     door->pid = getpid();
-    door->socket = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
-    bool is_open = door->socket >= 0 &&
-                   getrandom(&number, sizeof number, GRND_NONBLOCK) == (ssize_t)sizeof number &&
-                   number != 0 && listen_at(door->socket, number) && start(door);
-    if (!is_open) {
-        if (door->socket >= 0) {
-            close(door->socket);
-        }
-        fy_free(door);
+    door->bell = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    door->socket = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (door->bell < 0 || door->socket < 0 ||
+        getrandom(random, sizeof random, GRND_NONBLOCK) != (ssize_t)sizeof random ||
+        !listen_at(door->socket, random[0])) {
+        drop(door);
         return NULL;
     }
-    *number_out = number;
+    door->secret = random[1];
+    if (!start(door)) {
+        drop(door);
+        return NULL;
+    }
+    *number_out = random[0];
+    *secret_out = random[1];
     return door;
 }
 
@@ -144,48 +170,84 @@ void fy_cuda_door_close(fy_cuda_door *door)
         return;
     }
     if (door->pid == getpid()) {
-        shutdown(door->socket, SHUT_RDWR); /* who accepts there is woken */
+        (void)eventfd_write(door->bell, 1);
         pthread_join(door->thread, NULL);
     }
-    close(door->socket);
-    fy_free(door);
+    drop(door);
 }
 
-int fy_cuda_door_knock(uint64_t number)
+/*
+ * The guest
+ */
+
+static int64_t now_ms(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (int64_t)t.tv_sec * 1000 + t.tv_nsec / 1000000;
+}
+
+/* Never waits: where more guests stand there than the door holds it is tried again. */
+static bool connect_by(int guest, uint64_t number, int64_t end_ms)
 {
     struct sockaddr_un address;
     socklen_t length = name_door(number, &address);
-    int guest = number == 0 ? -1 : socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
-    if (guest < 0) {
+    while (connect(guest, (const struct sockaddr *)&address, length) != 0) {
+        if (errno != EAGAIN && errno != EINTR) {
+            return false;
+        }
+        if (now_ms() >= end_ms) {
+            errno = ETIMEDOUT;
+            return false;
+        }
+        (void)poll(NULL, 0, PAUSE_MS);
+    }
+    return true;
+}
+
+static int receive_by(int guest, int32_t fd, int64_t end_ms)
+{
+    uint64_t tag = 0;
+    int mine = -1, got;
+    while ((got = fy_take_descriptor(guest, &tag, &mine)) == 0) {
+        struct pollfd answer = {.fd = guest, .events = POLLIN};
+        int64_t left_ms = end_ms - now_ms();
+        if (left_ms <= 0) {
+            errno = ETIMEDOUT;
+            return -1;
+        }
+        (void)poll(&answer, 1, (int)left_ms);
+    }
+    if (got == 1 && tag != (uint32_t)fd) {
+        close(mine);
+        errno = EPROTO;
         return -1;
     }
-    limit(guest, OWNER_SECONDS);
-    if (connect(guest, (const struct sockaddr *)&address, length) != 0) {
-        int error = errno;
-        close(guest);
+    return got == 1 ? mine : -1;
+}
+
+int fy_cuda_door_ask(uint64_t number, uint64_t secret, int32_t fd)
+{
+    const knock wanted = {.secret = secret, .fd = fd};
+    int64_t end_ms = now_ms() + OWNER_MS;
+    int mine = -1, error = ENOENT;
+    if (number == 0) {
         errno = error;
         return -1;
     }
-    return guest;
-}
-
-int fy_cuda_door_take(int guest, const uint64_t token[2], int32_t fd)
-{
-    const knock wanted = {.token = {token[0], token[1]}, .fd = fd};
-    uint64_t tag = 0;
-    int mine = -1, got;
-    if (send(guest, &wanted, sizeof wanted, MSG_NOSIGNAL) != (ssize_t)sizeof wanted) {
+    int guest = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (guest < 0) {
         return -1;
     }
-    do {
-        got = fy_take_descriptor(guest, &tag, &mine);
-    } while (got == 0 && errno == EINTR);
-    if (got == 1 && tag == (uint32_t)fd) {
-        return mine;
+    error = EPERM; /* nobody shows the secret to another user's door */
+    if (!connect_by(guest, number, end_ms)) {
+        error = errno;
+    } else if (is_same_user(guest) &&
+               send(guest, &wanted, sizeof wanted, MSG_NOSIGNAL) == (ssize_t)sizeof wanted) {
+        mine = receive_by(guest, fd, end_ms);
+        error = errno;
     }
-    if (got == 1) {
-        close(mine);
-    }
-    errno = got == 0 ? EAGAIN : EPERM;
-    return -1;
+    close(guest);
+    errno = error;
+    return mine;
 }

@@ -30,37 +30,22 @@ static opened *all;
 /* The owner of the memory, and how its descriptors are got at. */
 typedef struct owner {
     const fy_cuda_files *files;
-    int process; /* -1: not by the kernel */
-    int guest;   /* at its door; -1: not there */
+    int process; /* -1: it is asked at its door */
 } owner;
 
-static void owner_open(const fy_cuda_handle *its, owner *o)
+/* A descriptor of the owner's: taken, or asked for; -1 and errno. */
+static int take_fd(const owner *o, int32_t fd)
 {
-    *o = (owner){.files = &its->by.files, .guest = -1};
-    o->process = (int)syscall(SYS_pidfd_open, its->pid, 0);
+    return o->process >= 0 ? (int)syscall(SYS_pidfd_getfd, o->process, fd, 0)
+                           : fy_cuda_door_ask(o->files->door, o->files->secret, fd);
 }
 
-static void owner_close(const owner *o)
+static void owner_close(owner *o)
 {
     if (o->process >= 0) {
         close(o->process);
+        o->process = -1;
     }
-    if (o->guest >= 0) {
-        close(o->guest);
-    }
-}
-
-/* A descriptor of the owner's: taken, or asked for; -1 and errno. */
-static int take_fd(owner *o, int32_t fd)
-{
-    int mine = o->process < 0 ? -1 : (int)syscall(SYS_pidfd_getfd, o->process, fd, 0);
-    if (mine >= 0) {
-        return mine;
-    }
-    if (o->guest < 0) {
-        o->guest = fy_cuda_door_knock(o->files->door);
-    }
-    return o->guest < 0 ? -1 : fy_cuda_door_take(o->guest, o->files->token, fd);
 }
 
 /* Another process may have the number of the owner: its list has another name. */
@@ -74,14 +59,18 @@ static bool is_list(int fd, const uint64_t token[2])
     return length == n && memcmp(target, wanted, (size_t)n) == 0;
 }
 
-/* The owner's list; -1. What a process of another namespace has there is another file. */
+/*
+ * The owner's list; -1. A process of that number which has no such list is another one, as in
+ * another PID namespace: then the pieces are not taken from it, either.
+ */
 static int take_list(owner *o)
 {
-    int list = take_fd(o, o->files->list);
-    if (list >= 0 && !is_list(list, o->files->token) && o->process >= 0) {
-        close(list);
-        close(o->process);
-        o->process = -1;
+    int list = o->process >= 0 ? take_fd(o, o->files->list) : -1;
+    if (list < 0 || !is_list(list, o->files->token)) {
+        if (list >= 0) {
+            close(list);
+        }
+        owner_close(o);
         list = take_fd(o, o->files->list);
     }
     return list;
@@ -184,9 +173,9 @@ ferry_status fy_cuda_files_open(int32_t number, const fy_cuda_handle *its, CUdev
     ferry_status status =
         fy_check_memory(fresh != NULL && entries != NULL, "CUDA memory of another process", error);
     if (status == FERRY_OK) {
-        owner o;
+        owner o = {.files = &its->by.files};
         errno = 0;
-        owner_open(its, &o);
+        o.process = (int)syscall(SYS_pidfd_open, its->pid, 0);
         fresh->bytes = its->bytes;
         status = open_listed(number, &o, its, entries, fresh, error);
         owner_close(&o);

@@ -47,33 +47,34 @@ static size_t n_runs, run_capacity;
 static int list = -1;
 static uint64_t token[2], n_listed, n_numbers;
 static fy_cuda_door *door; /* as long as the list; NULL: there can be none */
-static uint64_t door_number;
-static size_t next_lent; /* the piece that is asked for next, mostly */
+static uint64_t door_number, door_secret;
+static unsigned char *lent; /* by descriptor: whether it is a piece's */
+static size_t lent_capacity;
 
 void fy_cuda_list_name(const uint64_t its[2], char name[FY_CUDA_LIST_NAME_BYTES])
 {
     snprintf(name, FY_CUDA_LIST_NAME_BYTES, "ferry-cuda-%016" PRIx64 "%016" PRIx64, its[0], its[1]);
 }
 
-static int lend_piece(int32_t fd)
-{
-    for (size_t i = 0; i < n_pieces; i++) {
-        size_t at = (next_lent + i) % n_pieces;
-        if (pieces[at].fd == fd) {
-            next_lent = at + 1;
-            return fcntl(fd, F_DUPFD_CLOEXEC, 0);
-        }
-    }
-    return -1;
-}
-
 /* Of the list and the pieces, and of nothing else that this process has open. */
 static int lend(int32_t fd)
 {
     pthread_mutex_lock(&lock);
-    int copy = fd == list && fd >= 0 ? fcntl(fd, F_DUPFD_CLOEXEC, 0) : lend_piece(fd);
+    bool is_lent = fd >= 0 && (fd == list || ((size_t)fd < lent_capacity && lent[fd] != 0));
+    int copy = is_lent ? fcntl(fd, F_DUPFD_CLOEXEC, 0) : -1;
     pthread_mutex_unlock(&lock);
     return copy;
+}
+
+static bool mark_lent(int fd)
+{
+    size_t before = lent_capacity;
+    if (!FY_RESERVE(lent, lent_capacity, (size_t)fd + 1)) {
+        return false;
+    }
+    memset(lent + before, 0, lent_capacity - before);
+    lent[fd] = 1;
+    return true;
 }
 
 static ferry_status make_list(ferry_error *error)
@@ -91,7 +92,7 @@ static ferry_status make_list(ferry_error *error)
         return fy_fail(error, FERRY_ERR_UNSUPPORTED, "no file in memory could be made: %s",
                        strerror(errno));
     }
-    door = fy_cuda_door_open(token, lend, &door_number);
+    door = fy_cuda_door_open(lend, &door_number, &door_secret);
     return FERRY_OK;
 }
 
@@ -100,14 +101,16 @@ static fy_cuda_door *drop_list(void)
 {
     fy_cuda_door *its = door;
     fy_free(runs);
+    fy_free(lent);
     runs = NULL;
-    run_capacity = 0;
+    lent = NULL;
+    run_capacity = lent_capacity = 0;
     if (list >= 0) {
         close(list);
         list = -1;
     }
     door = NULL;
-    door_number = 0;
+    door_number = door_secret = 0;
     return its;
 }
 
@@ -162,6 +165,10 @@ static ferry_status take_piece(piece_id id, uint64_t bytes, ferry_error *error)
     ferry_status status = fy_check_memory(FY_RESERVE(pieces, piece_capacity, n_pieces + 1),
                                           "shared CUDA memory", error);
     FY_THEN(status, export_piece(id, &fresh.fd, error));
+    if (status == FERRY_OK && !mark_lent(fresh.fd)) {
+        close(fresh.fd);
+        status = fy_fail_no_memory(error, "shared CUDA memory");
+    }
     if (status != FERRY_OK) {
         (void)fy_cuda.cuMemRelease(id);
         return status;
@@ -176,6 +183,7 @@ static void drop_piece(piece_id id)
 {
     size_t at = piece_place(id);
     if (at < n_pieces && pieces[at].id == id && --pieces[at].n_users == 0) {
+        lent[pieces[at].fd] = 0;
         close(pieces[at].fd);
         (void)fy_cuda.cuMemRelease(id);
         memmove(&pieces[at], &pieces[at + 1], (n_pieces - at - 1) * sizeof *pieces);
@@ -201,10 +209,9 @@ static ferry_status find_piece(const char *pointer, const run *before, piece_id 
         return fy_fail(error, FERRY_ERR_UNSUPPORTED, "it is not all of one device");
     }
     CUresult result = fy_cuda.cuMemRetainAllocationHandle(id_out, (void *)(uintptr_t)pointer);
-    return result == CUDA_SUCCESS
-               ? FERRY_OK
-               : fy_fail(error, FERRY_ERR_UNSUPPORTED,
-                         "it is of a kind that has no handle, such as a pool");
+    return result == CUDA_SUCCESS ? FERRY_OK
+                                  : fy_fail(error, FERRY_ERR_UNSUPPORTED,
+                                            "it is of a kind that has no handle, such as a pool");
 }
 
 static ferry_status add_piece(run *fresh, piece_id id, uint64_t bytes, size_t *capacity,
@@ -237,8 +244,7 @@ static ferry_status gather(const char *pointer, uint64_t bytes, run *fresh, ferr
         piece_id id;
         FY_TRY(find_piece(at, fresh, &id, &f, error));
         if (fresh->n == 0) {
-            fresh->span =
-                (fy_memory_span){.device = f.device, .base = (void *)(uintptr_t)f.begin};
+            fresh->span = (fy_memory_span){.device = f.device, .base = (void *)(uintptr_t)f.begin};
         }
         FY_TRY(add_piece(fresh, id, f.bytes, &capacity, error));
         fresh->span.bytes += f.bytes;
@@ -324,7 +330,8 @@ ferry_status fy_cuda_pieces_name(const void *pointer, uint64_t bytes, fy_cuda_ha
                                            .list = list,
                                            .number = one->number,
                                            .base = (uintptr_t)one->span.base,
-                                           .door = door_number};
+                                           .door = door_number,
+                                           .secret = door_secret};
     }
     pthread_mutex_unlock(&lock);
     return status;

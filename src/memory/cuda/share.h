@@ -9,7 +9,8 @@
 /*
  * What names memory to other processes. Allocations have a handle of the driver's (CUDA IPC).
  * Virtual memory has descriptors, one for each piece that is mapped: a file of the owner's lists
- * them, and who may look into the owner takes them from there. Others ask the owner for them.
+ * them, and who may look into the owner takes them from there. Others ask the owner for
+ * them (door.h).
  */
 enum { FY_CUDA_BY_IPC = 1, FY_CUDA_BY_FILES = 2 };
 
@@ -21,7 +22,7 @@ typedef struct fy_cuda_files {
     uint64_t number;   /* no other that this process has named has it */
     uint64_t base;     /* there */
     uint64_t door;     /* the owner's, door.h; 0: it has none */
-    uint64_t spare;
+    uint64_t secret;   /* shown there */
 } fy_cuda_files;
 
 /* It comes from anywhere: nothing of it is believed. */
