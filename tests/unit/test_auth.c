@@ -128,6 +128,7 @@ static void test_wire_of_all_versions(void **state)
     size_t n_bytes;
     ferry_error error;
     fy_handshake client, server;
+    fy_auth_set_version_for_test(1);
     fy_handshake_begin(&client, FY_CLIENT, key, hello[FY_CLIENT]);
     fy_handshake_begin(&server, FY_SERVER, key, hello[FY_SERVER]);
     assert_int_equal(FY_HELLO_BYTES, 41);
@@ -152,6 +153,7 @@ static void test_wire_of_all_versions(void **state)
     memcpy(client.bytes, verdict, n_bytes);
     must(fy_handshake_advance(&client, n_bytes, "x", reply, &n_bytes, &error), &error);
     assert_true(client.proven && fy_handshake_wants(&client) == 0 && n_bytes == 0);
+    fy_auth_set_version_for_test(0);
 }
 
 int main(void)
