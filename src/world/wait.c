@@ -17,11 +17,12 @@ enum { SPIN_NS = 2000, SPIN_CROWDED_NS = 0, YIELD_NS = 200000 };
 /*
  * Who yields to a stranger that computes waits for the end of its time slice, but a sleeper is
  * woken ahead of it. So a yield that takes so long is the last one for a while: for a short one,
- * since it may have been a peer at the start of its work, and for a longer one each time that it
- * happens again soon after.
+ * since it may have been a peer at the start of its work, and for a longer one when that happens
+ * again soon after. Peers that compute for long look like strangers until then, and with eight
+ * ranks on two cores a call takes four times as long while some sleep: so the longer one is short
+ * too, and costs one time slice of every twenty or so where there are strangers.
  */
-enum { LONG_YIELD_NS = 500000, NO_YIELDS_NS = 16000000, NO_YIELDS_FACTOR = 4 };
-static const int64_t MOST_NO_YIELDS_NS = 1000000000;
+enum { LONG_YIELD_NS = 500000, NO_YIELDS_NS = 16000000, NO_YIELDS_AGAIN_NS = 64000000 };
 
 void fy_world_share_cores(ferry_world *world, uint32_t n_ranks_here)
 {
@@ -102,11 +103,8 @@ static int64_t next_pause_ns(const ferry_world *world, int64_t began_ns)
 {
     int64_t from_ns = atomic_load_explicit(&world->yields_from_ns, memory_order_relaxed);
     int64_t pause_ns = atomic_load_explicit(&world->no_yields_ns, memory_order_relaxed);
-    if (pause_ns == 0 || began_ns - from_ns > pause_ns) {
-        return NO_YIELDS_NS;
-    }
-    pause_ns *= NO_YIELDS_FACTOR;
-    return pause_ns < MOST_NO_YIELDS_NS ? pause_ns : MOST_NO_YIELDS_NS;
+    bool is_again = pause_ns != 0 && began_ns - from_ns <= pause_ns;
+    return is_again ? NO_YIELDS_AGAIN_NS : NO_YIELDS_NS;
 }
 
 static void stop_yielding(ferry_world *world, int64_t began_ns, int64_t now_ns)
