@@ -18,9 +18,10 @@ enum { SPIN_NS = 2000, SPIN_CROWDED_NS = 0, YIELD_NS = 200000 };
  * Who yields to a stranger that computes waits for the end of its time slice, but a sleeper is
  * woken ahead of it. So a yield that takes so long is the last one for a while: for a short one,
  * since it may have been a peer at the start of its work, and for a longer one when that happens
- * again soon after. Peers that compute for long look like strangers until then, and with eight
- * ranks on two cores a call takes four times as long while some sleep: so the longer one is short
- * too, and costs one time slice of every twenty or so where there are strangers.
+ * again soon after. The longer one is short too, and costs one time slice of every twenty or so
+ * where there are strangers: with eight ranks on two cores a call takes four times as long while
+ * some of them sleep. Where ranks share cores it may be a peer that computed, which this rank had
+ * to wait for anyway: that is so as long as what it waits for has not come.
  */
 enum { LONG_YIELD_NS = 500000, NO_YIELDS_NS = 16000000, NO_YIELDS_AGAIN_NS = 64000000 };
 
@@ -123,6 +124,7 @@ void fy_world_forgive_yields(ferry_world *world)
 static outcome yield(const wait_state *wait)
 {
     _Atomic int64_t *yields_from_ns = &wait->world->yields_from_ns;
+    bool shares_cores = wait->world->spin_ns == 0;
     int64_t now_ns = fy_now_ns();
     int64_t end_ns = now_ns + YIELD_NS;
     if (now_ns < atomic_load_explicit(yields_from_ns, memory_order_relaxed)) {
@@ -132,10 +134,11 @@ static outcome yield(const wait_state *wait)
         int64_t before_ns = now_ns;
         sched_yield();
         now_ns = fy_now_ns();
-        if (now_ns - before_ns > LONG_YIELD_NS) {
+        outcome now = look(wait);
+        bool was_in_time = shares_cores && now == WAITING;
+        if (now_ns - before_ns > LONG_YIELD_NS && !was_in_time) {
             stop_yielding(wait->world, before_ns, now_ns);
         }
-        outcome now = look(wait);
         if (now != WAITING) {
             return now;
         }
