@@ -224,7 +224,7 @@ FERRY_API ferry_status ferry_checkpoint_measure(const ferry_checkpoint *checkpoi
 typedef struct ferry_reshard_options {
     size_t struct_size;
     const char *subset;        /* only these tensors of the result: as in ferry_plan_options */
-    uint32_t cast;             /* a ferry_dtype_kind that all floating tensors become; 0: none */
+    uint32_t cast;             /* a ferry_dtype_kind for floating tensors, not scales; 0: none */
     uint64_t part_bytes;       /* of a logical result; default 5 * 10^9 */
     uint64_t memory_cap_bytes; /* for buffers; default 256 MiB, at least 1 MiB */
     uint32_t n_threads;        /* default: the cores, at most 16; no more than 128 */

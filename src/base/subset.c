@@ -97,6 +97,24 @@ bool fy_subset_has(const fy_subset *subset, const char *name)
     return has_one || !subset->wants_one;
 }
 
+bool fy_subset_asks_for(const fy_subset *subset, const char *name, const char *other)
+{
+    size_t length = strlen(name), other_length = strlen(other);
+    fy_index_cursor c = fy_index_first(&subset->names, fy_hash64(name, length));
+    bool asks = false;
+    for (; c.value != FY_INDEX_NONE && !asks; fy_index_next(&subset->names, &c)) {
+        const fy_subset_pattern *pattern = &subset->patterns[c.value];
+        asks = !pattern->leaves_out && is_same(pattern, name, length);
+    }
+    for (size_t i = 0; i < subset->n_globs && !asks; i++) {
+        const fy_subset_pattern *pattern = &subset->patterns[subset->globs[i]];
+        asks = !pattern->leaves_out &&
+               fy_glob_match(pattern->text, pattern->length, name, length) &&
+               !fy_glob_match(pattern->text, pattern->length, other, other_length);
+    }
+    return asks;
+}
+
 static void mark_used(fy_subset *subset, const char *name)
 {
     size_t length = strlen(name);

@@ -38,6 +38,9 @@ void fy_subset_cleanup(fy_subset *subset);
 
 bool fy_subset_has(const fy_subset *subset, const char *name);
 
+/* Whether a pattern asks for a name, and not for the other one as well. */
+bool fy_subset_asks_for(const fy_subset *subset, const char *name, const char *other);
+
 /*
  * The first pattern that none of n names fits: it is wrong, and nothing else would show it. But one
  * that stands alone and leaves nothing out may fit none: the empty result shows that. NULL: there

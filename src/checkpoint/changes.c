@@ -134,11 +134,6 @@ static bool is_value_kind(uint32_t kind)
     return kind == FERRY_F32 || kind == FERRY_F16 || kind == FERRY_BF16;
 }
 
-static bool is_code_kind(uint32_t kind)
-{
-    return kind == FERRY_F8E4M3 || kind == FERRY_F8E5M2 || kind == FERRY_F4;
-}
-
 static const char *word_of(ferry_dtype dtype, char text[FERRY_DTYPE_TEXT_BYTES])
 {
     ferry_dtype_format(dtype, text, FERRY_DTYPE_TEXT_BYTES);
@@ -181,7 +176,7 @@ static ferry_status check_quantized(const making *m, const fy_tensor *t, ferry_e
 {
     char text[FERRY_DTYPE_TEXT_BYTES], format[FY_FORMAT_TEXT_BYTES];
     fy_format_print(&m->quantize.format, format);
-    if (is_code_kind(t->dtype.kind)) {
+    if (fy_is_code_kind(t->dtype.kind)) {
         return fy_fail(error, FERRY_ERR_INVALID_INPUT,
                        "\"%s\" is %s already and cannot be quantized to %s; dequantize the "
                        "checkpoint first, or leave the tensor out by a pattern",
@@ -393,8 +388,8 @@ static bool is_meant(const making *m, uint32_t t, const fy_block_choice *choice,
     const fy_tensor *tensor = &m->spec->tensors[t];
     uint32_t kind = tensor->dtype.kind;
     bool quantizes = choice == &m->quantize;
-    bool fits = quantizes         ? is_value_kind(kind) || is_code_kind(kind)
-                : choice->is_auto ? is_code_kind(kind)
+    bool fits = quantizes         ? is_value_kind(kind) || fy_is_code_kind(kind)
+                : choice->is_auto ? fy_is_code_kind(kind)
                                   : kind == choice->format.kind;
     if (!choice->is_made || tensor->is_source_only || tensor->n_dims < 2 || !fits ||
         is_opaque(m, t) || !fy_subset_has(&m->wanted, tensor->name)) {
@@ -405,34 +400,14 @@ static bool is_meant(const making *m, uint32_t t, const fy_block_choice *choice,
                : !quantizes || fy_quantizes_by_default(tensor->name, tensor->n_dims);
 }
 
-/* The scales of f4 are f8e4m3 themselves, and no weights. */
-static bool is_scale_name(const char *name)
-{
-    static const char *const patterns[] = {"*_scale", "*_scale_inv", "*_scale_2", NULL};
-    return fits_any(patterns, name);
-}
-
-uint32_t fy_find_any_scales(const ferry_spec *spec, const char *tensor)
-{
-    static const char *const suffixes[] = {"_scale_inv", "_scale", FY_MATRIX_SCALES_SUFFIX};
-    uint32_t found = FY_NONE;
-    for (size_t i = 0; i < sizeof suffixes / sizeof *suffixes && found == FY_NONE; i++) {
-        char name[FERRY_NAME_BYTES];
-        int n = snprintf(name, sizeof name, "%s%s", tensor, suffixes[i]);
-        if (n >= 0 && (size_t)n < sizeof name) {
-            found = fy_spec_find_tensor(spec, name);
-        }
-    }
-    return found;
-}
-
-/* source: what is cast, or a part of it */
-static ferry_status check_cast_source(const ferry_spec *spec, const fy_tensor *source,
+/* number: of what is cast, or of a part of it */
+static ferry_status check_cast_source(const ferry_spec *spec, uint32_t number,
                                       const fy_change *change, ferry_error *error)
 {
     char from[FERRY_DTYPE_TEXT_BYTES], to[FERRY_DTYPE_TEXT_BYTES];
-    bool is_code = is_code_kind(source->dtype.kind) && !is_scale_name(source->name);
-    uint32_t scales = is_code ? fy_find_any_scales(spec, source->name) : FY_NONE;
+    const fy_tensor *source = &spec->tensors[number];
+    bool is_code = fy_is_code_kind(source->dtype.kind) && !fy_is_scale_name(source->name);
+    uint32_t scales = is_code ? fy_find_any_scales(spec, number) : FY_NONE;
     return scales == FY_NONE
                ? FERRY_OK
                : fy_fail(error, FERRY_ERR_INVALID_INPUT,
@@ -451,10 +426,29 @@ ferry_status fy_change_check_cast(const ferry_spec *spec, const fy_change *chang
         return FERRY_OK;
     }
     for (uint32_t f = 0; f < t->n_feeds; f++) {
-        FY_TRY(
-            check_cast_source(spec, &spec->tensors[t->feeds[f].tensor], &changes[tensor], error));
+        FY_TRY(check_cast_source(spec, t->feeds[f].tensor, &changes[tensor], error));
     }
-    return check_cast_source(spec, t, &changes[tensor], error);
+    return check_cast_source(spec, tensor, &changes[tensor], error);
+}
+
+/* Whether a tensor is scales, which a cast leaves as they are: whoever reads codes reads their
+ * scales in the type in which they were made. But what is asked for by itself is cast. */
+static bool is_kept_scales(const making *m, uint32_t t)
+{
+    uint32_t codes = fy_find_codes(m->spec, t);
+    return codes != FY_NONE && !fy_subset_asks_for(&m->wanted, m->spec->tensors[t].name,
+                                                   m->spec->tensors[codes].name);
+}
+
+/* Whether it is scales, or is composed of some. */
+static bool has_kept_scales(const making *m, uint32_t t)
+{
+    const fy_tensor *tensor = &m->spec->tensors[t];
+    bool has = is_kept_scales(m, t);
+    for (uint32_t f = 0; f < tensor->n_feeds && !has; f++) {
+        has = is_kept_scales(m, tensor->feeds[f].tensor);
+    }
+    return has;
 }
 
 static void keep_or_cast(making *m, uint32_t t)
@@ -464,7 +458,7 @@ static void keep_or_cast(making *m, uint32_t t)
     fy_change change = {
         .dtype = tensor->dtype, .weight = FY_NONE, .scales = FY_NONE, .matrix_scales = FY_NONE};
     if (cast != 0 && cast != tensor->dtype.kind && !is_opaque(m, t) &&
-        fy_cast_element_bytes(tensor->dtype.kind) != 0) {
+        fy_cast_element_bytes(tensor->dtype.kind) != 0 && !has_kept_scales(m, t)) {
         ferry_dtype_of(cast, &change.dtype, NULL);
         change.kind = FY_CAST;
     }
@@ -478,7 +472,7 @@ static ferry_status change_all(making *m, ferry_error *error)
         keep_or_cast(m, t);
     }
     for (uint32_t t = 0; t < m->n_weights && status == FERRY_OK; t++) {
-        if (is_scale_name(m->spec->tensors[t].name)) {
+        if (fy_is_scale_name(m->spec->tensors[t].name)) {
             continue;
         }
         if (is_meant(m, t, &m->quantize, &m->quantize_set)) {

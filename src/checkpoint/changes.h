@@ -80,8 +80,21 @@ ferry_status fy_changes_make(const ferry_checkpoint *from, ferry_spec *spec,
                              const fy_change_options *options, const json_t *config,
                              fy_change **changes_out, ferry_error *error);
 
-/* A tensor that is called like scales of this one, in whatever format; FY_NONE. */
-uint32_t fy_find_any_scales(const ferry_spec *spec, const char *tensor);
+/* Whether a type is one of codes that ferry makes. */
+static inline bool fy_is_code_kind(uint32_t kind)
+{
+    return kind == FERRY_F8E4M3 || kind == FERRY_F8E5M2 || kind == FERRY_F4;
+}
+
+/* Whether a tensor of this name may be scales: those of f4 are f8e4m3 themselves. */
+bool fy_is_scale_name(const char *name);
+
+/* A tensor that is called like scales of this one, in whatever format, and has the shape of some:
+ * one for each block, row or matrix, or for all; FY_NONE. */
+uint32_t fy_find_any_scales(const ferry_spec *spec, uint32_t tensor);
+
+/* The codes that a tensor has the scales of, by the same names and shapes; FY_NONE. */
+uint32_t fy_find_codes(const ferry_spec *spec, uint32_t tensor);
 
 /* Refuses a cast of codes that have scales: what came of it would be without them. */
 ferry_status fy_change_check_cast(const ferry_spec *spec, const fy_change *changes, uint32_t tensor,

@@ -250,11 +250,11 @@ static bool has_codes(const ferry_reshard *c)
     for (uint32_t t = 0; t < spec->n_tensors && !has; t++) {
         const fy_change *change = &c->job.changes[t];
         uint32_t kind = change->dtype.kind;
-        bool is_code = kind == FERRY_F8E4M3 || kind == FERRY_F8E5M2 || kind == FERRY_F4;
+        bool is_code = fy_is_code_kind(kind);
         bool is_there =
             c->job.is_wanted == NULL ? !spec->tensors[t].is_source_only : c->job.is_wanted[t];
         has = is_code && is_there && change->kind != FY_DEQUANTIZED &&
-              fy_find_any_scales(spec, spec->tensors[t].name) != FY_NONE;
+              fy_find_any_scales(spec, t) != FY_NONE;
     }
     return has;
 }

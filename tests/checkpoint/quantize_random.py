@@ -603,16 +603,81 @@ def check_refused(ferry, folder, rng, row):
          == ["source"], "something is left")
 
 
+# Shapes of scales beside codes of a shape: one for each block, row or matrix, or for all; and others.
+SCALES = [([4, 8], [[], [1], [1, 1], [4], [4, 1], [1, 8], [2, 2], [3, 5], [4, 8]],
+           [[5], [8], [2], [5, 1], [4, 9], [4, 8, 2], [0, 2], [0]]),
+          ([2, 4, 8], [[], [2], [2, 1], [2, 1, 1], [2, 4], [2, 4, 1], [2, 2, 2]],
+           [[3], [4], [3, 1, 1], [1, 4, 8], [4, 8], [2, 5, 1], [2, 0, 1]]),
+          ([6], [[], [1], [3], [6]], [[7], [3, 6], [6, 2]])]
+
+
+def scales_of_shapes(rng):
+    """[(tensor, whether it is scales)], with what they stand beside."""
+    said = []
+    for shape, fitting, others in SCALES:
+        for number, scales in enumerate(fitting + others):
+            name = "c%d.%d" % (len(shape), number)
+            said.append((Tensor(name, rng.choice(["F8_E4M3", "I8", "U8"]), shape,
+                                bytes(math.prod(shape))), False))
+            n = math.prod(scales)
+            said.append((Tensor(name + rng.choice(["_scale", "_scale_inv", "_scale_2"]), "F32",
+                                scales, struct.pack("<%df" % n, *([1.5] * n))),
+                         number < len(fitting)))
+    return said
+
+
+def check_kept_scales(ferry, folder, rng):
+    """A cast leaves scales as they are, also where the layout names and cuts them anew; a tensor
+    that only has such a name is cast."""
+    said = scales_of_shapes(rng)
+    tensors = [tensor for tensor, _ in said] + [weight("v", "F32", (2, 8))]
+    store.write_logical(rng, folder / "source", tensors, {}, 1, {})
+    ferry.reshard(folder / "source", HF, folder / "cast", "--cast", "f8e4m3")
+    made = store.read_logical(folder / "cast").tensors
+    for tensor, is_scales in said:
+        its = made[tensor.name]
+        one = its.key() == (tensor if is_scales or tensor.word != "F32" else Tensor(
+            tensor.name, "F8_E4M3", tensor.shape, b"\x3c" * math.prod(tensor.shape))).key()
+        must(one, "%s: %s is %s" % (is_scales, tensor, its))
+    must(made["v"].word == "F8_E4M3", "%s" % made["v"])
+    done = ferry.verify(folder / "source", folder / "cast", "--cast", "f8e4m3")
+    must(done.code == 0, str(done))
+    kept = [tensor for tensor, is_scales in said if is_scales and len(tensor.shape) == 2][-1]
+    rows, columns = kept.shape
+    whole = {"tensor": kept.name, "begin": [0, 0], "shape": kept.shape, "offset": 0,
+             "strides": [1, rows]}
+    for number, layout in enumerate((
+            {"boxes": [{"rank": 0, "parameter": "s", "elements": rows * columns, "holds": [whole]}]},
+            {"mesh": [["tp", 1]], "rules": [{"match": "*"}], "tensors": [
+                {"name": "s", "shape": kept.shape, "dtype": "f32", "source": kept.name}]})):
+        out = folder / ("out-%d" % number)
+        ferry.reshard(folder / "source", write_layout(folder, "to.json", layout, rng), out,
+                      "--cast", "f8e4m3")
+        found = store.read_file(out / store.rank_name(0)).by_name["s"]
+        must(found.word == "F32" and found.data == kept.data, "%s" % found)
+
+
 def check_casts(ferry, folder, rng):
-    """Scales alone are cast, and 8 bits without scales; verify refuses what reshard does."""
+    """Scales stay also where their codes are left out, unless a pattern is for them alone; 8 bits
+    without scales are cast; verify refuses what reshard does."""
     stray = Tensor("stray", "F8_E4M3", [2], bytes([0x38, 0x40]))
-    store.write_logical(rng, folder / "source", [*codes(), stray], {}, 1, {})
-    ferry.reshard(folder / "source", HF, folder / "rest", "--cast", "bf16", "--exclude", W)
-    found = store.read_logical(folder / "rest").tensors
-    must(found["stray"].data == struct.pack("<2H", 0x3f80, 0x4000) and
-         {name: tensor.word for name, tensor in found.items()} ==
-         {"stray": "BF16", W + "_scale_inv": "BF16"}, "cast: %s" % found)
-    values = [weight(), Tensor(W + "_scale_inv", "BF16", [2, 2], bytes(8)), found["stray"]]
+    half = codes("F4", "F8_E4M3", (4, 32), (4, 2), "_scale", [weight(W + "_scale_2", "F32", ())])
+    half = [Tensor("half" + tensor.name[len(W):], tensor.word, tensor.shape, tensor.data)
+            for tensor in half]
+    store.write_logical(rng, folder / "source", [*codes(), *half, stray], {}, 1, {})
+    words = {"stray": "BF16", W + "_scale_inv": "F32", "half": "F4", "half_scale": "F8_E4M3",
+             "half_scale_2": "F32"}
+    for number, patterns in enumerate((["--exclude", W], ["--exclude", W, "--include", "*"],
+                                       ["--include", "*_scale*,half,stray"],
+                                       ["--include", W + "_scale_inv,half,half_s*,stray"])):
+        out = folder / ("rest-%d" % number)
+        ferry.reshard(folder / "source", HF, out, "--cast", "bf16", *patterns)
+        found = store.read_logical(out).tensors
+        asked = {2: list(words)[1:2] + list(words)[3:], 3: list(words)[1:2] + list(words)[3:]}
+        expected = {**words, **{name: "BF16" for name in asked.get(number, [])}}
+        must({name: tensor.word for name, tensor in found.items()} == expected and
+             found["stray"].data == struct.pack("<2H", 0x3f80, 0x4000), "cast: %s" % found)
+    values = [weight(), codes()[1], *half, found["stray"]]
     store.write_logical(rng, folder / "values", values, {}, 1, {})
     done = ferry.verify(folder / "source", folder / "values", "--cast", "bf16")
     must(done.code == 2 and shown_in(W, done.error) and "--dequantize" in done.error, str(done))
@@ -674,6 +739,7 @@ def main():
                lambda folder, rng, row=row: check_refused(ferry, folder, rng, row), 0)
               for row in REFUSED]
     cases.append(("casts", lambda folder, rng: check_casts(ferry, folder, rng), 0))
+    cases.append(("kept scales", lambda folder, rng: check_kept_scales(ferry, folder, rng), 0))
     cases.append(("config", lambda folder, rng: check_config(ferry, folder, rng), 0))
     return run_cases(arguments, cases)
 

@@ -291,6 +291,24 @@ static void test_subset(void **state)
     }
 }
 
+static void test_asks_for(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *subset;
+        bool asks; /* for "a.b", and not for "a" */
+    } rows[] = {{NULL, false},     {"a.b", true},   {"a,a.b", true},  {"a*", false},
+                {"*.b", true},     {"a*,*b", true}, {"!a.b", false},  {"!*.b", false},
+                {"!a,*", false},   {"c", false},    {"a.?,!a", true}, {"a", false},
+                {"*,c,?*", false}, {"??*", true},   {"c.b", false}};
+    for (size_t i = 0; i < COUNT_OF(rows); i++) {
+        fy_subset subset;
+        check_at(fy_subset_create(rows[i].subset, &subset, NULL) == FERRY_OK, "row %zu", i);
+        check_at(fy_subset_asks_for(&subset, "a.b", "a") == rows[i].asks, "row %zu", i);
+        fy_subset_cleanup(&subset);
+    }
+}
+
 static const char *name_of(const void *context, size_t i)
 {
     return ((const char *const *)context)[i];
@@ -379,7 +397,7 @@ int main(void)
         cmocka_unit_test(test_table),           cmocka_unit_test(test_bytes),
         cmocka_unit_test(test_random_patterns), cmocka_unit_test(test_backtracking),
         cmocka_unit_test(test_number_table),    cmocka_unit_test(test_many_digits),
-        cmocka_unit_test(test_random_numbers),  cmocka_unit_test(test_subset),
+        cmocka_unit_test(test_random_numbers),  cmocka_unit_test(test_subset), cmocka_unit_test(test_asks_for),
         cmocka_unit_test(test_long_list),       cmocka_unit_test(test_public_subset),
         cmocka_unit_test(test_unused),          cmocka_unit_test(test_count_numbers),
     };

@@ -264,7 +264,7 @@ def reshard(
     and synced, and after a failure it does not exist.
 
     ``subset`` takes only tensors whose names match a pattern; ``cast`` is the new dtype of
-    floating-point tensors (``"bf16"``, ``torch.bfloat16``). ``quantize`` is a format such as
+    floating-point tensors (``"bf16"``, ``torch.bfloat16``), but not of scales. ``quantize`` is a format such as
     ``"f8e4m3:128x128"``, ``"mxfp8"`` or ``"nvfp4"``: the matrices of linear modules, or those that
     fit the patterns behind ``=``, become codes with a scale for each block, in a tensor beside
     them. ``dequantize=True`` makes such codes bf16 again, or what ``cast`` says; a text is their
