@@ -436,8 +436,8 @@ ferry_status fy_change_check_cast(const ferry_spec *spec, const fy_change *chang
 static bool is_kept_scales(const making *m, uint32_t t)
 {
     uint32_t codes = fy_find_codes(m->spec, t);
-    return codes != FY_NONE && !fy_subset_asks_for(&m->wanted, m->spec->tensors[t].name,
-                                                   m->spec->tensors[codes].name);
+    return codes != FY_NONE &&
+           !fy_subset_asks_for(&m->wanted, m->spec->tensors[t].name, m->spec->tensors[codes].name);
 }
 
 /* Whether it is scales, or is composed of some. */

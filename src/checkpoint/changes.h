@@ -30,6 +30,12 @@ typedef struct fy_change {
     uint32_t matrix_scales; /* of weights: of matrices; FY_NONE: the format has none */
 } fy_change;
 
+/* Whether a tensor is scales that come with a weight. */
+static inline bool fy_change_is_made(const fy_change *change)
+{
+    return change->kind == FY_SCALES || change->kind == FY_MATRIX_SCALES;
+}
+
 /* What was asked for. */
 typedef struct fy_change_options {
     uint32_t cast;          /* a ferry_dtype_kind; 0: none */
@@ -112,8 +118,9 @@ ferry_status fy_changes_take_boxes(const ferry_checkpoint *from, const ferry_spe
                                    ferry_error *error);
 
 /*
- * Adds parameters for the scales of what is quantized, where no box of the side is of them: behind
- * all others, each called like the one with the codes and the suffix of scales.
+ * Adds parameters for the scales of what is quantized, of blocks and of matrices, where no box of
+ * the side is of them: behind all others, each called like the one with the codes and the suffix of
+ * scales.
  */
 ferry_status fy_changes_add_scale_boxes(const ferry_spec *spec, const fy_change *changes,
                                         ferry_side *boxes, const char *name, ferry_error *error);

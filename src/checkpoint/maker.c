@@ -69,12 +69,13 @@ static bool nest_of(const fy_boxed *boxed, uint32_t parameter, uint32_t number, 
                                  nest);
 }
 
-/* The shape of a tensor in units. */
-static void unit_shape(const fy_tensor *tensor, uint64_t shape[FERRY_MAX_DIMS])
+/* The shape of a tensor in units of a parameter with such elements. */
+static void unit_shape(const fy_tensor *tensor, uint32_t element_bits,
+                       uint64_t shape[FERRY_MAX_DIMS])
 {
     for (uint32_t d = 0; d < tensor->n_dims; d++) {
         bool is_last = d + 1 == tensor->n_dims;
-        shape[d] = tensor->shape[d] / (is_last ? fy_unit_elements(tensor->dtype.element_bits) : 1);
+        shape[d] = tensor->shape[d] / (is_last ? fy_unit_elements(element_bits) : 1);
     }
 }
 
@@ -101,7 +102,7 @@ static uint64_t most_bytes(const fy_maker *m, const fy_nest *nest, const fy_tens
 {
     uint64_t shape[FERRY_MAX_DIMS];
     fy_box hull;
-    unit_shape(tensor, shape);
+    unit_shape(tensor, tensor->dtype.element_bits, shape);
     fy_nest_hull(nest, &hull);
     if (!fy_nest_is_in_order(nest, shape)) {
         return m->room.window_bytes;
@@ -123,7 +124,7 @@ bool fy_maker_shares(const fy_boxed *boxed, uint32_t parameter)
         if (!fy_nest_of_box(box, p->dtype.element_bits, &nest)) {
             continue;
         }
-        unit_shape(tensor, shape);
+        unit_shape(tensor, p->dtype.element_bits, shape);
         fy_nest_hull(&nest, &hull);
         if (fy_nest_is_in_order(&nest, shape) && row_ratio(&hull, shape, nest.n_dims) > 1) {
             return true;
@@ -416,7 +417,8 @@ static uint32_t farthest_loop(const fy_maker *m, const fy_nest *nest)
 {
     uint64_t most = 0, shape[FERRY_MAX_DIMS];
     uint32_t farthest = 0;
-    unit_shape(tensor_at_work(m), shape);
+    const fy_parameter *p = &m->boxed->side->parameters[m->making->parameter];
+    unit_shape(tensor_at_work(m), p->dtype.element_bits, shape);
     for (uint32_t i = 0; i < nest->n_loops; i++) {
         uint64_t at = 0;
         for (uint32_t d = 0; d < nest->n_dims; d++) {

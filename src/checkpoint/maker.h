@@ -20,6 +20,9 @@ typedef struct fy_maker_room {
     uint64_t scales_bytes; /* of the scales of codes; 0: there are none */
 } fy_maker_room;
 
+/* The scales of whole matrices, which all threads share: see matrices.h. */
+typedef struct fy_matrices fy_matrices;
+
 /* A thread's. */
 typedef struct fy_maker {
     const fy_boxed *boxed;
@@ -27,6 +30,7 @@ typedef struct fy_maker {
     fy_gather *gather;        /* of that job */
     fy_gather *beside;        /* of the same, as they are: scales of codes, and values of which
                                  scales are made; NULL: there are none */
+    fy_matrices *matrices;    /* NULL: no weight has such scales */
     fy_maker_room room;
     const uint32_t *number_in_job; /* of the boxes' tensors; NULL: the same */
     bool keeps_types;              /* whatever the job casts */

@@ -10,7 +10,8 @@
  * codes of half a byte are made so as well, for whole blocks lie on bytes.
  */
 
-/* Whether the tensor has codes that are made, or their scales, or values of half bytes. */
+/* Whether the tensor has codes that are made, or their scales, or values of half bytes. Boxes of
+ * codes are counted in the units of their parameter: two codes of half a byte are one. */
 bool fy_maker_makes_blocks(const fy_maker *maker, uint32_t tensor);
 
 /* Bytes of values that are quantized at once, at least: a block; 0: the tensor stays. */

@@ -149,6 +149,7 @@ typedef struct fy_reshard_work {
     fy_files *out;
     fy_onto *onto; /* an older result, or NULL */
     fy_checked checked;
+    fy_matrices *matrices; /* of a result in boxes; NULL: there are none */
     fy_pace pace;
     fy_reshard_worker *workers; /* [buffers.n_threads] */
     uint32_t *order;            /* tensors, or parameters, that are to be made, in this order */

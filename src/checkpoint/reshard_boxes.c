@@ -41,7 +41,7 @@ static ferry_status choose_parameter(ferry_reshard *c, const fy_subset *subset, 
         const fy_said_box *box = &c->boxed->side->boxes[p->first_box + i];
         const char *name = c->boxed->side->tensors[box->tensor].name;
         uint32_t t = fy_boxed_tensor_of(c->boxed, box);
-        bool is_made = c->job.changes[t].kind == FY_SCALES; /* which come with their weights */
+        bool is_made = fy_change_is_made(&c->job.changes[t]); /* which come with their weights */
         const char *of = is_made ? c->job.spec->tensors[c->job.changes[t].weight].name : name;
         *(fy_subset_has(subset, of) ? &in : &out) = name;
     }
@@ -95,8 +95,8 @@ static ferry_status check_quantized(const ferry_reshard *c, const bool *wanted, 
 {
     bool any = c->quantize == NULL;
     for (uint32_t t = 0; t < c->job.spec->n_tensors && !any; t++) {
-        fy_change_kind kind = c->job.changes[t].kind;
-        any = wanted[t] && (kind == FY_QUANTIZED || kind == FY_SCALES);
+        const fy_change *change = &c->job.changes[t];
+        any = wanted[t] && (change->kind == FY_QUANTIZED || fy_change_is_made(change));
     }
     return any ? FERRY_OK
                : fy_fail(error, FERRY_ERR_INVALID_INPUT,
@@ -191,18 +191,20 @@ uint64_t fy_reshard_least_bytes(const ferry_reshard *c)
     return least;
 }
 
-/* Scales are made of all values of their blocks. */
+/* Scales are made of all values of their blocks; those of matrices, without which no code and no
+ * other scale is made, of all that there are. */
 static void count_values(const ferry_reshard *c, uint64_t *elements)
 {
     for (uint32_t t = 0; t < c->job.spec->n_tensors; t++) {
         const fy_change *change = &c->job.changes[t];
         uint64_t n = elements[t];
-        if (change->kind != FY_SCALES) {
+        if (change->kind != FY_QUANTIZED && !fy_change_is_made(change)) {
             continue;
         }
         const fy_block_format *format = &c->job.changes[change->weight].format;
+        uint64_t each = change->kind == FY_QUANTIZED ? 1 : format->block[0] * format->block[1];
         elements[t] = 0;
-        if (!fy_mul(n, format->block[0] * format->block[1], &n)) {
+        if ((n > 0 && fy_format_has_tensor_scale(format)) || !fy_mul(n, each, &n)) {
             n = UINT64_MAX;
         }
         elements[change->weight] = fy_max(elements[change->weight], n);

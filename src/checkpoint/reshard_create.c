@@ -286,14 +286,6 @@ static ferry_status apply_short_form(ferry_reshard *c, const json_t *source_conf
 /* The text of a side of many boxes is many times larger than what is read from it. */
 static ferry_status take_boxes(ferry_reshard *c, ferry_error *error)
 {
-    fy_block_choice choice;
-    FY_TRY(fy_block_choice_parse(c->quantize, false, &choice, error));
-    if (fy_format_has_tensor_scale(&choice.format)) {
-        return fy_fail(error, FERRY_ERR_UNSUPPORTED,
-                       "%s: is a side in boxes, into which nothing is quantized to nvfp4 on the "
-                       "way; reshard with --to hf and that option first, and then to the boxes",
-                       c->to);
-    }
     ferry_status status = fy_boxed_parse(c->side, c->to, &c->boxes, error);
     json_decref(c->side);
     c->side = NULL;

@@ -5,6 +5,7 @@
 #include "base/options.h"
 #include "base/sort.h"
 #include "checkpoint/crew.h"
+#include "checkpoint/matrices.h"
 
 #include <fcntl.h>
 #include <stdlib.h>
@@ -149,6 +150,7 @@ static ferry_status prepare(fy_reshard_work *w, ferry_error *error)
     fy_files_set_pace(w->in, &w->pace);
     FY_TRY(fy_checked_create(c->from, &w->checked, error));
     FY_TRY(c->boxed != NULL ? fy_reshard_order_parameters(w, error) : choose_order(w, error));
+    FY_TRY(c->boxed != NULL ? fy_matrices_create(&c->job, &w->matrices, error) : FERRY_OK);
     for (uint32_t i = 0; i < c->buffers.n_threads; i++) {
         FY_TRY(fy_reshard_worker_init(&w->workers[i], w, error));
     }
@@ -166,6 +168,7 @@ static void clean_up(fy_reshard_work *w)
     }
     fy_free(w->resumed);
     fy_free(w->workers);
+    fy_matrices_destroy(w->matrices);
     fy_free((void *)(uintptr_t)w->dirty);
     fy_free(w->order);
     fy_free(w->unit_begin);

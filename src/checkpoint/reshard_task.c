@@ -30,6 +30,7 @@ ferry_status fy_reshard_worker_init(fy_reshard_worker *worker, fy_reshard_work *
         fy_maker_init(&worker->maker, c->boxed, &c->job, &worker->gather, &c->maker_room,
                       worker->room);
         worker->maker.beside = c->has_whole ? &worker->changer.beside : NULL;
+        worker->maker.matrices = work->matrices;
     }
     worker->gather.stops = &work->stops;
     worker->changer.beside.stops = &work->stops;

@@ -1,5 +1,6 @@
 /* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
-/* Which tensors of a checkpoint are codes with scales, and which are scales, by names and shapes. */
+/* Which tensors of a checkpoint are codes with scales, and which are scales, by names and shapes.
+ */
 #include "checkpoint/changes.h"
 
 #include <stdio.h>

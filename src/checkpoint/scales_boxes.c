@@ -3,7 +3,8 @@
  * The scales of what parameters of a result become codes of. Boxes may say where they lie, as of
  * any tensor; of a weight whose scales no box is of, they come in a parameter beside each that has
  * codes of it: of each weight the smallest box of scales that has those of all its boxes,
- * row-major, one behind the other as the codes lie.
+ * row-major, one behind the other as the codes lie. Scales of whole matrices likewise, in another
+ * one.
  */
 #include "checkpoint/changes.h"
 
@@ -26,10 +27,24 @@ typedef struct adding {
     const fy_change *changes;
     ferry_side *boxes;
     const char *side_name;
-    bool *is_said; /* [spec->n_tensors] a box is of it */
+    bool *is_said;    /* [spec->n_tensors] a box is of it */
+    bool of_matrices; /* else of blocks */
     need *needs;
     size_t n, capacity;
 } adding;
+
+/* The scales of a weight that are at work; FY_NONE: it has none such. */
+static uint32_t scales_of(const adding *a, uint32_t weight)
+{
+    const fy_change *change = &a->changes[weight];
+    return a->of_matrices ? change->matrix_scales : change->scales;
+}
+
+/* That of a need. */
+static const fy_tensor *tensor_of(const adding *a, const need *its)
+{
+    return &a->spec->tensors[scales_of(a, its->weight)];
+}
 
 static int compare_numbers(uint64_t x, uint64_t y)
 {
@@ -75,7 +90,8 @@ static bool find_need(const adding *a, const fy_said_box *box, need *its)
         }
     }
     fy_change_scales_box(&a->changes[its->weight].format, box->n_dims, &of, &scales);
-    for (uint32_t d = 0; d < box->n_dims; d++) {
+    /* Leading dimensions are those of the weight. */
+    for (uint32_t d = 0; d < tensor_of(a, its)->n_dims; d++) {
         its->begin[d] = scales.begin[d];
         its->end[d] = scales.begin[d] + scales.length[d];
     }
@@ -88,8 +104,8 @@ static ferry_status list_needs(adding *a, ferry_error *error)
         const fy_said_box *box = &a->boxes->boxes[i];
         uint32_t t = fy_spec_find_tensor(a->spec, a->boxes->tensors[box->tensor].name);
         need its = {.parameter = box->parameter, .weight = t, .offset = box->offset};
-        if (t == FY_NONE || a->changes[t].kind != FY_QUANTIZED ||
-            a->is_said[a->changes[t].scales] || !find_need(a, box, &its)) {
+        if (t == FY_NONE || a->changes[t].kind != FY_QUANTIZED || scales_of(a, t) == FY_NONE ||
+            a->is_said[scales_of(a, t)] || !find_need(a, box, &its)) {
             continue;
         }
         FY_TRY(FY_GROW(a->needs, a->capacity, a->n + 1, "the scales of a layout", error));
@@ -111,7 +127,7 @@ static void join_needs(adding *a)
             continue;
         }
         last->offset = fy_min(last->offset, its->offset);
-        for (uint32_t d = 0; d < FERRY_MAX_DIMS; d++) {
+        for (uint32_t d = 0; d < tensor_of(a, its)->n_dims; d++) {
             last->begin[d] = fy_min(last->begin[d], its->begin[d]);
             last->end[d] = fy_max(last->end[d], its->end[d]);
         }
@@ -124,7 +140,7 @@ static void join_needs(adding *a)
 static ferry_status add_box(adding *a, const need *its, size_t parameter, uint64_t *elements_inout,
                             ferry_error *error)
 {
-    const fy_tensor *scales = &a->spec->tensors[a->changes[its->weight].scales];
+    const fy_tensor *scales = tensor_of(a, its);
     ferry_side_box box = FERRY_SIDE_BOX_INIT;
     uint64_t stride = 1; /* no more than the scales that there are */
     box.tensor = scales->name;
@@ -138,6 +154,23 @@ static ferry_status add_box(adding *a, const need *its, size_t parameter, uint64
     }
     *elements_inout += stride;
     return ferry_side_add_box(a->boxes, parameter, &box, error);
+}
+
+/* The leading dimensions of the codes in files, where it has as many elements as those. */
+static ferry_status set_leading_shape(const adding *a, const need *needs, size_t parameter,
+                                      uint64_t elements, ferry_error *error)
+{
+    const fy_parameter *of = &a->boxes->parameters[needs->parameter];
+    uint64_t all = 1;
+    if (of->shape == NULL || of->n_dims < 2) {
+        return FERRY_OK;
+    }
+    for (uint32_t d = 0; d + 2 < of->n_dims; d++) {
+        all *= of->shape[d]; /* of the elements of a parameter: no overflow */
+    }
+    return all != elements
+               ? FERRY_OK
+               : ferry_side_set_shape(a->boxes, parameter, of->n_dims - 2, of->shape, error);
 }
 
 /* As many dimensions as the codes have in files, where boxes beside each other are rows of one. */
@@ -174,22 +207,23 @@ static ferry_status add_parameter(adding *a, const need *needs, size_t n, ferry_
 {
     const fy_parameter *of = &a->boxes->parameters[needs->parameter];
     const fy_change *change = &a->changes[needs->weight];
-    ferry_dtype dtype = a->changes[change->scales].dtype;
+    const char *suffix =
+        a->of_matrices ? FY_MATRIX_SCALES_SUFFIX : fy_scales_suffix(&change->format);
+    ferry_dtype dtype = a->changes[scales_of(a, needs->weight)].dtype;
     const fy_rank_list *list = &a->boxes->lists[of->ranks];
     char name[FERRY_NAME_BYTES];
     size_t number;
     uint64_t elements = 0, all = 0;
-    int length = snprintf(name, sizeof name, "%s%s", of->name, fy_scales_suffix(&change->format));
+    int length = snprintf(name, sizeof name, "%s%s", of->name, suffix);
     if (length < 0 || (size_t)length >= sizeof name) {
         return fy_fail(error, FERRY_ERR_INVALID_INPUT,
                        "%s: parameter \"%.400s\": the name of its scales would be longer than %d "
                        "bytes; say where they lie by boxes of \"%.400s\"",
-                       a->side_name, of->name, FERRY_NAME_BYTES - 1,
-                       a->spec->tensors[change->scales].name);
+                       a->side_name, of->name, FERRY_NAME_BYTES - 1, tensor_of(a, needs)->name);
     }
     for (size_t i = 0; i < n; i++) {
         uint64_t its = 1;
-        for (uint32_t d = 0; d < a->spec->tensors[needs[i].weight].n_dims; d++) {
+        for (uint32_t d = 0; d < tensor_of(a, &needs[i])->n_dims; d++) {
             its *= needs[i].end[d] - needs[i].begin[d];
         }
         elements += its;
@@ -199,16 +233,23 @@ static ferry_status add_parameter(adding *a, const need *needs, size_t n, ferry_
     for (size_t i = 0; i < n; i++) {
         FY_TRY(add_box(a, &needs[i], number, &all, error));
     }
-    return set_shape(a, needs, n, number, elements, error);
+    return a->of_matrices ? set_leading_shape(a, needs, number, elements, error)
+                          : set_shape(a, needs, n, number, elements, error);
 }
 
-static ferry_status add_all(adding *a, ferry_error *error)
+static void note_said(adding *a)
 {
     for (size_t i = 0; i < a->boxes->n_boxes; i++) {
         const char *name = a->boxes->tensors[a->boxes->boxes[i].tensor].name;
         uint32_t t = fy_spec_find_tensor(a->spec, name);
         a->is_said[t == FY_NONE ? a->spec->n_tensors : t] = true;
     }
+}
+
+static ferry_status add_all(adding *a, bool of_matrices, ferry_error *error)
+{
+    a->of_matrices = of_matrices;
+    a->n = 0;
     FY_TRY(list_needs(a, error));
     join_needs(a);
     for (size_t i = 0, n; i < a->n; i += n) {
@@ -226,7 +267,9 @@ ferry_status fy_changes_add_scale_boxes(const ferry_spec *spec, const fy_change 
     adding a = {.spec = spec, .changes = changes, .boxes = boxes, .side_name = name};
     a.is_said = fy_alloc_zeroed(spec->n_tensors + (size_t)1, sizeof *a.is_said);
     FY_TRY(fy_check_memory(a.is_said != NULL, "the scales of a layout", error));
-    ferry_status status = add_all(&a, error);
+    note_said(&a);
+    ferry_status status = add_all(&a, false, error);
+    FY_THEN(status, add_all(&a, true, error));
     fy_free(a.is_said);
     fy_free(a.needs);
     return status;

@@ -5,6 +5,7 @@
 #include "base/options.h"
 #include "checkpoint/crew.h"
 #include "checkpoint/maker_blocks.h"
+#include "checkpoint/matrices.h"
 
 #include <string.h>
 
@@ -268,6 +269,7 @@ static void clean_up(fy_verify_work *c)
         fy_checked_cleanup(&c->sides[s].checked);
     }
     fy_free(c->workers);
+    fy_matrices_destroy(c->matrices);
     fy_free(c->twin);
     fy_free(c->digests);
     fy_free(c->number_in_a);
@@ -366,6 +368,8 @@ static ferry_status prepare(fy_verify_work *c, const ferry_checkpoint *a, const 
         return fy_fail_no_memory(error, "what verifying needs");
     }
     FY_TRY(fy_verify_map_boxes(c, error));
+    FY_TRY(b->boxed == NULL ? FERRY_OK
+                            : fy_matrices_create(&c->sides[0].whole, &c->matrices, error));
     FY_TRY(verify_models(c, error));
     FY_TRY(open_side(&c->sides[1], b, NULL, NULL, a, error));
     for (uint32_t i = 0; i < c->buffers.n_threads; i++) {

@@ -36,6 +36,7 @@ typedef struct fy_verify_work {
     fy_maker_room maker_room;
     uint32_t *number_in_a; /* of b's tensors, where b is in boxes */
     uint64_t n_left_out;   /* tensors of a that b, in boxes, has nothing of */
+    fy_matrices *matrices; /* of what b, in boxes, has of a; NULL: there are none */
     fy_layout_job plain;   /* of a, to one rank, unchanged: where changes read scales */
     bool has_plain;
     bool has_tiles;

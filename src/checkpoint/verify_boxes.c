@@ -7,6 +7,7 @@
 
 #include "base/checked.h"
 #include "checkpoint/maker_blocks.h"
+#include "checkpoint/matrices.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -158,14 +159,6 @@ ferry_status fy_verify_map_boxes(fy_verify_work *c, ferry_error *error)
     if (b->boxed == NULL) {
         return FERRY_OK;
     }
-    fy_block_choice choice;
-    FY_TRY(fy_block_choice_parse(c->options->quantize, false, &choice, error));
-    if (fy_format_has_tensor_scale(&choice.format)) {
-        return fy_fail(error, FERRY_ERR_UNSUPPORTED,
-                       "%s: is in boxes, into which nothing is quantized to nvfp4 on the way; "
-                       "compare it with a checkpoint that holds what its boxes hold",
-                       b->path);
-    }
     c->number_in_a = fy_alloc(b->n_tensors, sizeof *c->number_in_a);
     FY_TRY(fy_check_memory(c->number_in_a != NULL, "what verifying needs", error));
     for (uint32_t t = 0; t < b->n_tensors; t++) {
@@ -195,33 +188,35 @@ ferry_status fy_verify_make_makers(fy_verify_work *c, fy_verify_worker *w, ferry
         fy_maker_init(&w->maker[1], b, &c->sides[0].whole, &w->whole[0], room, w->boxes);
         w->maker[1].number_in_job = c->number_in_a;
         w->maker[1].beside = c->has_plain ? &w->changer.beside : NULL;
+        w->maker[1].matrices = c->matrices;
     }
     return FERRY_OK;
 }
 
 /* Whole blocks of codes, or scales, that are made at once: rows of them, or columns of one row, so
- * that they come in order. For one block there is room. */
-static void choose_piece(const fy_maker *m, uint32_t tensor, fy_box *piece)
+ * that they come in order. For one block there is room. shape: of the tensor, in units */
+static void choose_piece(const fy_maker *m, uint32_t tensor, const uint64_t *shape, fy_box *piece)
 {
     const fy_tensor *t = &m->job->problem.tensors[tensor];
     const fy_change *change = &m->job->changes[tensor];
     bool is_codes = change->kind == FY_QUANTIZED;
+    uint32_t unit = fy_unit_elements(change->dtype.element_bits);
     uint32_t row = t->n_dims - 2, column = row + 1;
     uint64_t rows = is_codes ? change->format.block[0] : 1;
-    uint64_t columns = is_codes ? change->format.block[1] : 1;
+    uint64_t columns = is_codes ? change->format.block[1] / unit : 1;
     for (uint32_t d = 0; d < t->n_dims; d++) {
         piece->begin[d] = 0;
         piece->length[d] = 1;
     }
-    piece->length[column] = t->shape[column];
+    piece->length[column] = shape[column];
     while (piece->length[column] > columns && !fy_maker_has_room_for(m, piece)) {
         piece->length[column] = fy_ceil_div(piece->length[column] / 2, columns) * columns;
     }
-    if (piece->length[column] < t->shape[column]) {
+    if (piece->length[column] < shape[column]) {
         return;
     }
-    for (fy_box more = *piece; rows / 2 < t->shape[row]; rows *= 2) {
-        more.length[row] = fy_min(rows, t->shape[row]);
+    for (fy_box more = *piece; rows / 2 < shape[row]; rows *= 2) {
+        more.length[row] = fy_min(rows, shape[row]);
         if (!fy_maker_has_room_for(m, &more)) {
             return;
         }
@@ -232,7 +227,7 @@ static void choose_piece(const fy_maker *m, uint32_t tensor, fy_box *piece)
 static ferry_status hash_piece(fy_verify_work *c, fy_maker *m, const fy_box *piece, uint32_t n_dims,
                                fy_hasher *hasher, ferry_error *error)
 {
-    uint64_t bytes = m->job->changes[m->tensor].dtype.element_bits / 8;
+    uint64_t bytes = fy_unit_bytes(m->job->changes[m->tensor].dtype.element_bits);
     uint32_t row = n_dims - 2;
     const char *made;
     fy_box around;
@@ -252,23 +247,26 @@ static ferry_status digest_blocks(fy_verify_work *c, fy_maker *m, uint32_t tenso
                                   ferry_error *error)
 {
     const fy_tensor *t = &m->job->problem.tensors[tensor];
+    uint64_t shape[FERRY_MAX_DIMS];
     fy_box size, at;
     ferry_status status = FERRY_OK;
     fy_hasher hasher;
     uint32_t d;
     m->tensor = tensor;
+    memcpy(shape, t->shape, t->n_dims * sizeof *shape);
+    shape[t->n_dims - 1] /= fy_unit_elements(m->job->changes[tensor].dtype.element_bits);
     fy_maker_begin(m);
     fy_hasher_begin(&hasher);
-    choose_piece(m, tensor, &size);
+    choose_piece(m, tensor, shape, &size);
     at = size;
-    bool more = fy_box_volume(t->shape, t->n_dims) > 0;
+    bool more = fy_box_volume(shape, t->n_dims) > 0;
     while (more && status == FERRY_OK) {
         status = hash_piece(c, m, &at, t->n_dims, &hasher, error);
         for (d = t->n_dims; d-- > 0;) { /* to the next one; the last of a dimension may be short */
             at.begin[d] += at.length[d];
-            bool is_behind = at.begin[d] >= t->shape[d];
+            bool is_behind = at.begin[d] >= shape[d];
             at.begin[d] = is_behind ? 0 : at.begin[d];
-            at.length[d] = fy_min(size.length[d], t->shape[d] - at.begin[d]);
+            at.length[d] = fy_min(size.length[d], shape[d] - at.begin[d]);
             if (!is_behind) {
                 break;
             }
@@ -279,11 +277,28 @@ static ferry_status digest_blocks(fy_verify_work *c, fy_maker *m, uint32_t tenso
     return status == FERRY_OK ? fy_maker_end(m, error) : status;
 }
 
+static ferry_status digest_matrices(fy_verify_work *c, fy_maker *m, uint32_t tensor,
+                                    ferry_error *error)
+{
+    const fy_tensor *t = &m->job->problem.tensors[tensor];
+    const float *scales = NULL;
+    fy_hasher hasher;
+    fy_maker_begin(m);
+    FY_TRY(fy_matrices_of(m, m->job->changes[tensor].weight, &scales, error));
+    fy_hasher_begin(&hasher);
+    fy_hasher_update(&hasher, scales, fy_box_volume(t->shape, t->n_dims) * sizeof *scales);
+    c->digests[tensor] = fy_hasher_end(&hasher);
+    return fy_maker_end(m, error);
+}
+
 /* The whole tensor as a has it, or as that becomes: b has no other whole. */
 ferry_status fy_verify_digest(fy_verify_work *c, fy_verify_worker *w, uint32_t tensor,
                               ferry_error *error)
 {
     const fy_layout_job *job = &c->sides[0].whole;
+    if (job->changes[tensor].kind == FY_MATRIX_SCALES) {
+        return digest_matrices(c, &w->maker[1], tensor, error);
+    }
     if (fy_maker_makes_blocks(&w->maker[1], tensor) &&
         job->changes[tensor].kind != FY_DEQUANTIZED) {
         return digest_blocks(c, &w->maker[1], tensor, error);

@@ -31,7 +31,8 @@ class Case:
 
     def __init__(self, ferry, definitions, folder, rng, form=None, model=None):
         self.ferry, self.folder, self.rng = ferry, folder, rng
-        self.form = form or draw_form(rng)
+        self.form = form or draw_format(rng)
+        self.suffixes = [self.form.suffix] + ["_scale_2"] * self.form.has_matrix_scales
         self.model = model or draw_weights(rng, self.form)
         self.source = self.write()
         self.made = {}
@@ -62,10 +63,11 @@ class Case:
     def with_scales(self, side):
         """The side, and behind it the parameters of the scales that it does not say."""
         said = held_tensors(side)
-        added = [self.scales_of(entry, said) for entry in side["boxes"]]
+        added = [self.scales_of(entry, said, suffix) for suffix in self.suffixes
+                 for entry in side["boxes"]]
         return {"boxes": side["boxes"] + [entry for entry in added if entry is not None]}
 
-    def scales_of(self, entry, said):
+    def scales_of(self, entry, said, suffix):
         """What stands beside a parameter, by the elements of its memory; None: nothing."""
         logical = {name: Logical(tensor) for name, tensor in self.made.items()
                    if can_be_boxed(tensor)}
@@ -74,10 +76,9 @@ class Case:
             if given is None or given[0].bits is not None:
                 continue
             box, place = given
-            suffix = self.form.suffix
             if box.tensor + suffix not in self.made or box.tensor + suffix in said:
                 continue
-            block = self.block_of(box, place)
+            block = self.block_of(box, place)[:len(self.made[box.tensor + suffix].shape)]
             low, high = needs.setdefault(box.tensor, (block, block))
             needs[box.tensor] = tuple(map(min, low, block)), tuple(map(max, high, block))
         if not needs:
@@ -86,13 +87,17 @@ class Case:
         for name, (low, high) in needs.items():  # by their first elements
             shape = [b - a + 1 for a, b in zip(low, high)]
             strides = [math.prod(shape[d + 1:]) for d in range(len(shape))]
-            holds.append({"tensor": name + self.form.suffix, "begin": list(low), "shape": shape,
+            holds.append({"tensor": name + suffix, "begin": list(low), "shape": shape,
                           "offset": elements, "strides": strides})
             elements += math.prod(shape)
-        made = {"ranks": parameter.ranks, "parameter": parameter.name + self.form.suffix,
+        made = {"ranks": parameter.ranks, "parameter": parameter.name + suffix,
                 "elements": elements, "holds": holds}
-        columns = {hold["shape"][-1] for hold in holds}
         shape = entry.get("shape", [])
+        if suffix == "_scale_2":
+            if len(shape) >= 2 and math.prod(shape[:-2]) == elements:
+                made["shape"] = shape[:-2]
+            return made
+        columns = {hold["shape"][-1] for hold in holds}
         if len(shape) >= 2 and len(columns) == 1:
             rest = math.prod(shape[:-2]) * min(columns)
             if elements % rest == 0:
@@ -106,13 +111,6 @@ class Case:
             place //= n
         index = [begin + i for begin, i in zip(box.begin, index)]
         return tuple(index[:-2] + [i // b for i, b in zip(index[-2:], self.form.block)])
-
-
-def draw_form(rng):
-    form = draw_format(rng)
-    while form.has_matrix_scales:
-        form = draw_format(rng)
-    return form
 
 
 # ---- cases ---------------------------------------------------------------------------------------
@@ -167,10 +165,10 @@ def check_verify(case, full):
 def check_subset(case, side):
     """Scales come with their weights, whoever says where they lie."""
     name = case.rng.choice(sorted(held_tensors(side)))
-    of = name[:-len(case.form.suffix)] if name not in case.model.tensors else name
+    of = next((name[:-len(suffix)] for suffix in case.suffixes if name.endswith(suffix)), name)
 
     def is_of(hold):
-        return hold["tensor"] in (of, of + case.form.suffix)
+        return hold["tensor"] in [of, *(of + suffix for suffix in case.suffixes)]
 
     taken = [entry for entry in side["boxes"] if any(map(is_of, entry["holds"]))]
     if not is_weight(of) or not all(is_of(hold) for entry in taken for hold in entry["holds"]):
@@ -193,16 +191,19 @@ def large_model(rng, shapes):
     return model
 
 
-LARGE = ["f8e4m3:128x128", "f8e4m3:100x70:e8m0", "mxfp8", "f8e5m2:1x1", "f8e4m3:3x200"]
+LARGE = ["f8e4m3:128x128", "f8e4m3:100x70:e8m0", "mxfp8", "nvfp4", "f8e5m2:1x1", "f8e4m3:3x200"]
 
 
 def check_large(ferry, definitions, text, folder, rng):
     """Parameters of MiB under the smallest cap: windows, blocks and their scales are in parts; and
     a folder of codes in boxes is a source."""
     form = Format(text)
-    shapes = [[rng.randint(200, 400), rng.randint(500, 900)], [3, 90, rng.randint(300, 500)]]
+    step = 2 if form.codes == "F4" else 1
+    shapes = [[rng.randint(200, 400), rng.randint(500, 900) // step * step],
+              [3, 90, rng.randint(300, 500) // step * step]]
     case = Case(ferry, definitions, folder, rng, form, large_model(rng, shapes))
-    side = box_files.draw_large(rng, case.made)
+    side = box_files.draw_large(rng, {name: tensor for name, tensor in case.made.items()
+                                      if tensor.shape})
     options = ["--memory-cap", "1M", "--threads", str(rng.choice([1, 2, 5]))]
     file = write_layout(folder, "boxes.json", side, rng)
     ferry.reshard(case.source, file, folder / "boxed", *case.option, *options)
@@ -356,7 +357,11 @@ def check_bad(ferry, folder, rng):
             ("of another shape", [{**good, "holds": [
                 {**good["holds"][0], "begin": [1, 0]}]}], [f8], ['"p"']),
             ("both ways", [good, codes], [f8], ["dequantize", "--quantize"]),
-            ("a scale for a tensor", [good], ["nvfp4"], ["nvfp4", "--to hf"])):
+            ("half bytes that are torn", [{**good, "elements": 64, "holds": [
+                {**good["holds"][0], "begin": [0, 1], "shape": [8, 8], "strides": [8, 1]}]}],
+             ["nvfp4"], [name, '"p"', "less than a byte"]),
+            ("half bytes that are turned", [{**good, "holds": [
+                {**good["holds"][0], "strides": [1, 8]}]}], ["nvfp4"], ['"p"'])):
         file = write_layout(folder, "bad.json", {"boxes": boxes}, rng)
         done = ferry.call("reshard", folder / "source", "--to", file, "--out", folder / "bad",
                           "--quantize", *option)

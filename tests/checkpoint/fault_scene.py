@@ -109,6 +109,18 @@ class Scene:
                               "partial": True, "holds": [{**hold, "strides": strides}]})
         return {"boxes": boxes}
 
+    def draw_halves(self):
+        """Columns of one kind of tensors, on two ranks."""
+        boxes = []
+        for tensor in self.tensors:
+            if tensor.name.endswith(".rows"):
+                rows, half = tensor.shape[0], tensor.shape[1] // 2
+                boxes += [{"rank": rank, "parameter": tensor.name, "elements": rows * half,
+                           "holds": [{"tensor": tensor.name, "begin": [0, rank * half],
+                                      "shape": [rows, half], "offset": 0, "strides": [half, 1]}]}
+                          for rank in range(2)]
+        return {"boxes": boxes}
+
     def reshard(self, source, name, layout=None):
         """What comes out, by a run that nobody disturbs."""
         out = self.folder / name

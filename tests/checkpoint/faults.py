@@ -272,15 +272,19 @@ def resume_values(place, folder, rng):
 
 def resume_codes(place, folder, rng):
     """Values that become codes in boxes: by scales of another kind it begins anew."""
-    scene, first = place.scene, "f8e4m3:16x16=*.cols"
-    for then in (first, "f8e4m3:16x16:pow2=*.cols"):
-        clean = folder / ("clean-%s" % (then == first))
-        place.ferry.reshard(place.source, scene.boxes, clean, "--quantize", then)
+    scene, f8, half = place.scene, "f8e4m3:16x16=*.cols", "nvfp4=*.rows"
+    halves = folder / "halves.json"
+    halves.write_text(json.dumps(scene.draw_halves()))
+    for number, (first, then, layout) in enumerate((
+            (f8, f8, scene.boxes), (f8, "f8e4m3:16x16:pow2=*.cols", scene.boxes),
+            (half, half, halves))):
+        clean = folder / ("clean-%d" % number)
+        place.ferry.reshard(place.source, layout, clean, "--quantize", then)
         stopped = stop(place, "--resume", "--quantize", first, at=rng.randint(10, 40),
-                       only=["write"], layout=scene.boxes)
+                       only=["write"], layout=layout)
         must(stopped.was_killed and place.partial() is not None, "no run was killed: %s" % stopped)
         told = place.finish("--resume", "--quantize", then, expected=digest_tree(clean),
-                            layout=scene.boxes)
+                            layout=layout)
         must((told["resumed_bytes"] > 0) == (then == first), "resumed: %s" % told)
         shutil.rmtree(place.out)
 

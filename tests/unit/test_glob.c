@@ -397,9 +397,10 @@ int main(void)
         cmocka_unit_test(test_table),           cmocka_unit_test(test_bytes),
         cmocka_unit_test(test_random_patterns), cmocka_unit_test(test_backtracking),
         cmocka_unit_test(test_number_table),    cmocka_unit_test(test_many_digits),
-        cmocka_unit_test(test_random_numbers),  cmocka_unit_test(test_subset), cmocka_unit_test(test_asks_for),
-        cmocka_unit_test(test_long_list),       cmocka_unit_test(test_public_subset),
-        cmocka_unit_test(test_unused),          cmocka_unit_test(test_count_numbers),
+        cmocka_unit_test(test_random_numbers),  cmocka_unit_test(test_subset),
+        cmocka_unit_test(test_asks_for),        cmocka_unit_test(test_long_list),
+        cmocka_unit_test(test_public_subset),   cmocka_unit_test(test_unused),
+        cmocka_unit_test(test_count_numbers),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
