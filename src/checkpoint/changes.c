@@ -172,6 +172,16 @@ void fy_change_scales_box(const fy_block_format *format, uint32_t n_dims, const 
 
 /* ---- quantizing ---- */
 
+ferry_status fy_change_check_rows(const fy_tensor *weight, uint32_t code_kind, ferry_error *error)
+{
+    uint64_t columns = weight->shape[weight->n_dims - 1];
+    return code_kind != FERRY_F4 || columns % 2 == 0
+               ? FERRY_OK
+               : fy_fail(error, FERRY_ERR_INVALID_INPUT,
+                         "\"%s\" has rows of %llu elements, and rows of f4 must be whole bytes",
+                         weight->name, (unsigned long long)columns);
+}
+
 static ferry_status check_quantized(const making *m, const fy_tensor *t, ferry_error *error)
 {
     char text[FERRY_DTYPE_TEXT_BYTES], format[FY_FORMAT_TEXT_BYTES];
@@ -182,12 +192,7 @@ static ferry_status check_quantized(const making *m, const fy_tensor *t, ferry_e
                        "checkpoint first, or leave the tensor out by a pattern",
                        t->name, word_of(t->dtype, text), format);
     }
-    if (m->quantize.format.kind == FERRY_F4 && t->shape[t->n_dims - 1] % 2 != 0) {
-        return fy_fail(error, FERRY_ERR_INVALID_INPUT,
-                       "\"%s\" has rows of %llu elements, and rows of f4 must be whole bytes",
-                       t->name, (unsigned long long)t->shape[t->n_dims - 1]);
-    }
-    return FERRY_OK;
+    return fy_change_check_rows(t, m->quantize.format.kind, error);
 }
 
 /* A tensor of scales that the result has and the source has not. */
@@ -300,22 +305,22 @@ static ferry_status check_scales(const fy_tensor *w, const fy_tensor *scales,
     return FERRY_OK;
 }
 
-static ferry_status check_matrix_scales(const making *m, const fy_tensor *w, uint32_t number,
-                                        const char *name, ferry_error *error)
+ferry_status fy_change_check_matrix_scales(const ferry_spec *spec, const fy_tensor *weight,
+                                           uint32_t scales, const char *name, ferry_error *error)
 {
-    bool same = number != FY_NONE;
+    bool same = scales != FY_NONE;
     if (same) {
-        const fy_tensor *scales = &m->spec->tensors[number];
-        same = scales->dtype.kind == FERRY_F32 && scales->n_dims == w->n_dims - 2;
-        for (uint32_t d = 0; same && d < scales->n_dims; d++) {
-            same = scales->shape[d] == w->shape[d];
+        const fy_tensor *its = &spec->tensors[scales];
+        same = its->dtype.kind == FERRY_F32 && its->n_dims == weight->n_dims - 2;
+        for (uint32_t d = 0; same && d < its->n_dims; d++) {
+            same = its->shape[d] == weight->shape[d];
         }
     }
     return same ? FERRY_OK
                 : fy_fail(error, FERRY_ERR_INVALID_INPUT,
                           "\"%s\" is f4, whose matrices have an f32 scale each, but \"%s\" is not "
                           "there, or not f32 and one for each matrix",
-                          w->name, name);
+                          weight->name, name);
 }
 
 /* The weight's scales, by their names. */
@@ -343,7 +348,7 @@ static ferry_status find_scales(const making *m, uint32_t t, fy_change *change, 
                          : m->dequantize.format;
     FY_TRY(check_scales(w, &m->spec->tensors[scales], &change->format, error));
     if (fy_format_has_tensor_scale(&change->format)) {
-        FY_TRY(check_matrix_scales(m, w, matrix, second, error));
+        FY_TRY(fy_change_check_matrix_scales(m->spec, w, matrix, second, error));
         change->matrix_scales = matrix;
         m->spec->tensors[matrix].is_source_only = true;
     }
@@ -364,11 +369,7 @@ static ferry_status dequantize(making *m, uint32_t t, ferry_error *error)
     }
     FY_TRY(ferry_dtype_of(kind, &change.dtype, error));
     FY_TRY(find_scales(m, t, &change, error));
-    if (w->dtype.kind == FERRY_F4 && w->shape[w->n_dims - 1] % 2 != 0) {
-        return fy_fail(error, FERRY_ERR_INVALID_INPUT,
-                       "\"%s\" has rows of %llu elements, and rows of f4 must be whole bytes",
-                       w->name, (unsigned long long)w->shape[w->n_dims - 1]);
-    }
+    FY_TRY(fy_change_check_rows(w, w->dtype.kind, error));
     m->changes[t] = change;
     return FERRY_OK;
 }

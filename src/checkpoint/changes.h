@@ -106,6 +106,14 @@ uint32_t fy_find_codes(const ferry_spec *spec, uint32_t tensor);
 ferry_status fy_change_check_cast(const ferry_spec *spec, const fy_change *changes, uint32_t tensor,
                                   ferry_error *error);
 
+/* Whether each matrix of a weight of f4 has a scale in this tensor; FY_NONE: there is none of that
+ * name. */
+ferry_status fy_change_check_matrix_scales(const ferry_spec *spec, const fy_tensor *weight,
+                                           uint32_t scales, const char *name, ferry_error *error);
+
+/* Refuses rows of codes of half a byte that are not whole bytes. */
+ferry_status fy_change_check_rows(const fy_tensor *weight, uint32_t code_kind, ferry_error *error);
+
 /* Whether a parameter of a side in boxes says "dequantize". */
 bool fy_side_dequantizes(const ferry_side *boxes);
 

@@ -50,15 +50,15 @@ static ferry_status check_codes(const taking *t, uint32_t box, const fy_tensor *
                     "dequantize the checkpoint first, by --to hf --dequantize",
                     error);
     }
-    if (!fy_codes_are(codes->dtype) || codes->n_dims < 2) {
+    if (!fy_is_code_kind(codes->dtype.kind) || codes->n_dims < 2) {
         ferry_dtype_format(codes->dtype, word, sizeof word);
         snprintf(sentence, sizeof sentence,
-                 "the tensor is %s with %u dimensions; what boxes dequantize is f8e4m3 or f8e5m2, "
-                 "with rows and columns",
+                 "the tensor is %s with %u dimensions; what boxes dequantize is f8e4m3, f8e5m2 or "
+                 "f4, with rows and columns",
                  word, codes->n_dims);
         return fail(t, box, FERRY_ERR_INVALID_INPUT, sentence, error);
     }
-    return FERRY_OK;
+    return fy_change_check_rows(codes, codes->dtype.kind, error);
 }
 
 static ferry_status check_scales(const taking *t, uint32_t box, const fy_tensor *codes,
@@ -69,10 +69,12 @@ static ferry_status check_scales(const taking *t, uint32_t box, const fy_tensor 
     char has[SHAPE_BYTES], wants[SHAPE_BYTES], word[FERRY_DTYPE_TEXT_BYTES], title[TITLE_BYTES];
     fy_change_scales_shape(format, codes->shape, codes->n_dims, wanted);
     ferry_dtype_format(scales->dtype, word, sizeof word);
-    if (!fy_codes_have_scales(scales->dtype)) {
+    bool is_half = format->kind == FERRY_F4;
+    if (is_half ? scales->dtype.kind != format->scale_kind : !fy_codes_have_scales(scales->dtype)) {
         return fy_fail(error, FERRY_ERR_INVALID_INPUT,
-                       "%s: %s: its scales \"%s\" are %s; they must be f32 or f8e8m0", t->name,
-                       title_of(t, box, title), scales->name, word);
+                       "%s: %s: its scales \"%s\" are %s; they must be %s", t->name,
+                       title_of(t, box, title), scales->name, word,
+                       is_half ? "f8e4m3, as those of f4 are" : "f32 or f8e8m0");
     }
     if (scales->n_dims == codes->n_dims &&
         memcmp(scales->shape, wanted, codes->n_dims * sizeof *wanted) == 0) {
@@ -105,6 +107,39 @@ static ferry_status find_scales(const taking *t, uint32_t box, const fy_tensor *
                          t->from->path);
 }
 
+/* That of the types, and the blocks that are said: those of f4 have one size. */
+static ferry_status make_format(const taking *t, uint32_t box, const fy_tensor *codes,
+                                const fy_tensor *scales, const fy_said_blocks *said,
+                                fy_block_format *format_out, ferry_error *error)
+{
+    bool is_power = scales->dtype.kind == FERRY_F8E8M0;
+    *format_out = codes->dtype.kind == FERRY_F4
+                      ? fy_format_nvfp4()
+                      : (fy_block_format){.kind = codes->dtype.kind,
+                                          .scale_kind = scales->dtype.kind,
+                                          .rule = is_power ? FY_SCALE_COVER : FY_SCALE_LARGEST,
+                                          .block = {said->block[0], said->block[1]}};
+    return memcmp(format_out->block, said->block, sizeof said->block) == 0
+               ? FERRY_OK
+               : fail(t, box, FERRY_ERR_INVALID_INPUT,
+                      "the tensor is f4, whose blocks are of 1 x 16: \"block\" must be [1, 16]",
+                      error);
+}
+
+/* Of f4 each matrix has a scale as well, in a tensor that is called like the scales and "_2". */
+static ferry_status find_matrix_scales(const taking *t, const fy_tensor *codes, fy_change *change,
+                                       ferry_error *error)
+{
+    char name[FERRY_NAME_BYTES + 2];
+    if (!fy_format_has_tensor_scale(&change->format)) {
+        return FERRY_OK;
+    }
+    snprintf(name, sizeof name, "%s_2", t->spec->tensors[change->scales].name);
+    uint32_t number = fy_ckpt_find(t->from, name);
+    change->matrix_scales = number == FY_INDEX_NONE ? FY_NONE : number;
+    return fy_change_check_matrix_scales(t->spec, codes, change->matrix_scales, name, error);
+}
+
 /* What the tensor of a box becomes. */
 static ferry_status make_change(const taking *t, uint32_t box, uint32_t tensor,
                                 fy_change *change_out, ferry_error *error)
@@ -116,12 +151,9 @@ static ferry_status make_change(const taking *t, uint32_t box, uint32_t tensor,
     FY_TRY(check_codes(t, box, codes, error));
     FY_TRY(find_scales(t, box, codes, p->codes, &change.scales, error));
     const fy_tensor *scales = &t->spec->tensors[change.scales];
-    bool is_power = scales->dtype.kind == FERRY_F8E8M0;
-    change.format = (fy_block_format){.kind = codes->dtype.kind,
-                                      .scale_kind = scales->dtype.kind,
-                                      .rule = is_power ? FY_SCALE_COVER : FY_SCALE_LARGEST,
-                                      .block = {p->codes->block[0], p->codes->block[1]}};
+    FY_TRY(make_format(t, box, codes, scales, p->codes, &change.format, error));
     FY_TRY(check_scales(t, box, codes, scales, &change.format, error));
+    FY_TRY(find_matrix_scales(t, codes, &change, error));
     *change_out = change;
     return FERRY_OK;
 }

@@ -259,6 +259,7 @@ class Halves:
 
     def __init__(self, ferry, definitions, folder, rng, shapes=None):
         form, word = Format("nvfp4"), rng.choice(["BF16", "BF16", "F32", "F16"])
+        self.word = store.WORDS[word][1]
         drawn = draw_weights(rng, form) if shapes is None else large_model(rng, shapes)
         self.model, self.values = models.Model(), {}
         for name, tensor in drawn.tensors.items():
@@ -315,6 +316,28 @@ def check_halves(ferry, definitions, folder, rng):
     if name is not None:
         done = ferry.verify(case.source, folder / "damaged", *case.option)
         must(done.code == 1 and shown_in(name, done.error) and str(rank) in done.error, str(done))
+
+
+    check_said(ferry, folder, rng, case, side)
+
+
+def check_said(ferry, folder, rng, case, side):
+    """Parameters that say it make the same as the option."""
+    boxes = [entry for entry in side["boxes"] if entry["holds"] and
+             all(is_weight(hold["tensor"]) for hold in entry["holds"])]
+    if not boxes:
+        return
+    how = {"dequantize": {"block": [1, 16], "scale": "*_scale"}, "dtype": case.word}
+    said = write_layout(folder, "said.json", {"boxes": [{**entry, **how} for entry in boxes]}, rng)
+    plain = write_layout(folder, "plain.json", {"boxes": boxes}, rng)
+    told = ferry.reshard_json(case.source, said, folder / "said", *with_options(rng))
+    must({entry["name"] for entry in told["dequantized"]} == held_tensors({"boxes": boxes}),
+         "told: %s" % told)
+    ferry.reshard(case.source, plain, folder / "plain", *case.option, *with_options(rng))
+    must(store.tree(folder / "plain") == store.tree(folder / "said"), "%s differs" % case.option)
+    box_files.check_boxed(folder / "said", {"boxes": boxes}, case.values, case.model)
+    done = ferry.verify(case.source, folder / "said", *case.option, *with_options(rng))
+    must(done.code == 0 and done.error == "", str(done))
 
 
 def check_large_halves(ferry, definitions, folder, rng):

@@ -354,7 +354,9 @@ def check_bad(ferry, folder, rng):
                Tensor("n", "I16", [4, 4], bytes(32)),
                Tensor("h", "F4", [8, 16], bytes(64)),
                Tensor("h_scale", "F8_E4M3", [8, 1], bytes(8)),
-               Tensor("h_scale_2", "F32", [], bytes(4))]
+               Tensor("h_scale_2", "F32", [], bytes(4)),
+               Tensor("g_scale", "F8_E4M3", [8, 1], bytes(8)),
+               Tensor("wide_scale", "F8_E4M3", [8, 2], bytes(16))]
     store.write_logical(rng, folder / "source", tensors, {}, 1, {})
     hold = {"tensor": "w", "begin": [0, 0], "shape": [8, 16], "offset": 0, "strides": [16, 1]}
     entry = {"parameter": "p", "elements": 128, "dtype": "bf16", "holds": [hold],
@@ -371,6 +373,13 @@ def check_bad(ferry, folder, rng):
              "holds": [{**hold, "tensor": "h"}]}]
     refuse(ferry, folder, rng, half, ["2^-117", '"h"'], "a scale of 0", "--dequantize=nvfp4")
     refuse(ferry, folder, rng, half, ["quantized"], "quantizing", "--quantize", "mxfp8")
+    for how, words in (({}, ["1 x 16", "[1, 16]", "rank 0"]),
+                       ({"block": [1, 16], "scale": "s"}, ['"s"', "f8e4m3"]),
+                       ({"block": [1, 16], "scale": "g_scale"}, ['"h"', '"g_scale_2"', "f32"]),
+                       ({"block": [1, 16], "scale": "wide_scale"}, ["[8, 2]", "[8, 1]"]),
+                       ({"block": [1, 16], "scale": "*_scale"}, ["2^-117", '"h"'])):
+        says = {"dequantize": {**entry["dequantize"], **how}, "dtype": "f32"}
+        refuse(ferry, folder, rng, [{**half[0], **says}], words, "half bytes: %s" % how)
     spoiled = folder / "spoiled"
     shutil.copytree(folder / "good", spoiled)
     layout = json.loads((spoiled / LAYOUT).read_text())

@@ -73,6 +73,12 @@ static const char code_boxes[] =
     "'model.layers.0.self_attn.q_proj.weight_scale_inv','begin':[0,0],'shape':[4,2],'offset':0,"
     "'strides':[2,1]}]}]}";
 
+/* Codes of half a byte, with two parameters of scales beside them. */
+static const char half_boxes[] =
+    "{'boxes':[{'ranks':[0,1],'parameter':'q','elements':10,'shape':[5,2],'holds':[{'tensor':"
+    "'model.layers.0.self_attn.q_proj.weight','begin':[1,2],'shape':[5,2],'offset':0,'strides':"
+    "[2,1]}]}]}";
+
 typedef struct scene {
     /* What a step works on. */
     const char *from, *to;
@@ -389,15 +395,14 @@ static void test_dequantize_boxes(void **state)
     remove(file);
 }
 
-static void test_quantize_boxes(void **state)
+static void try_quantize_boxes(const char *text, const char *format)
 {
     char served[64], file[64];
-    (void)state;
     snprintf(served, sizeof served, "%s/served", small_folder);
     snprintf(file, sizeof file, "%s/codes.json", small_folder);
-    small_put_text(file, code_boxes);
+    small_put_text(file, text);
     scene s = scene_of(sharded, file);
-    s.options.quantize = "f8e4m3:2x2=*_proj.weight";
+    s.options.quantize = format;
     try_reshard(&s);
     write_changed(&s, served);
     s.compare.quantize = s.options.quantize;
@@ -408,6 +413,13 @@ static void test_quantize_boxes(void **state)
     ferry_checkpoint_destroy(s.other);
     small_remove(served);
     remove(file);
+}
+
+static void test_quantize_boxes(void **state)
+{
+    (void)state;
+    try_quantize_boxes(code_boxes, "f8e4m3:2x2=*_proj.weight");
+    try_quantize_boxes(half_boxes, "nvfp4");
 }
 
 static void test_boxes(void **state)
