@@ -145,6 +145,11 @@ typedef struct ferry_move {
     ferry_dtype src_dtype;
     ferry_dtype dst_dtype;
     const ferry_conversion *conversion; /* lives as long as the plan */
+    /*
+     * Of codes of f4 and their scales: the tensor with an f32 for each matrix, of which the sender
+     * has those of its shard, in their order. NULL: it takes none.
+     */
+    const char *tensor_scale;
 } ferry_move;
 
 typedef struct ferry_plan_totals {
@@ -303,8 +308,9 @@ FERRY_API ferry_status ferry_plan_visit_fills(const ferry_plan *plan, uint32_t r
 /*
  * What a rank computes of a tensor whose blocks share scales, and the memory that the copy service
  * takes for that beside the caller's: of a sender of codes the scales, as they are stored and as
- * divisors; of a receiver that multiplies codes their scales; of a receiver that makes codes all of
- * the values, of which it has a few bands of rows at once where they come in order.
+ * divisors, or of f4 with the codes of its shard; of a receiver that multiplies codes their scales;
+ * of a receiver that makes codes all of the values, of which it has a few bands of rows at once
+ * where they come in order.
  */
 typedef struct ferry_block_work {
     const char *tensor; /* that is codes, or values of codes, at the destination */
@@ -312,6 +318,7 @@ typedef struct ferry_block_work {
     bool at_receiver;
     uint32_t rank;
     uint64_t staging_bytes;
+    const char *tensor_scale; /* as in ferry_move */
 } ferry_block_work;
 
 /* Anything but FERRY_OK ends the visit, which then returns that. */

@@ -60,21 +60,24 @@ FERRY_API ferry_status ferry_side_set_cast(ferry_side *side, size_t parameter, b
                                            float scale, float add, ferry_error *error);
 
 /*
- * What tensors become where a destination wants codes of 8 bits, and how a tensor of scales that
- * the plan adds for each of them is made: see ferry_conversion.
+ * What tensors become where a destination wants codes, and how a tensor of scales that the plan
+ * adds for each of them is made: see ferry_conversion. Of f4 all is fixed, as NVFP4: scales f8e4m3
+ * by rule 0 in blocks of 1 x 16, and over these an f32 for each matrix, which is given: a tensor of
+ * the source, of the shape that is before the last two dimensions.
  */
 typedef struct ferry_quantization {
     size_t struct_size;
-    ferry_dtype code_dtype;  /* f8e4m3 or f8e5m2 */
-    ferry_dtype scale_dtype; /* f32, or f8e8m0 for powers of two */
-    uint64_t block[2];       /* rows and columns of the last two dimensions, from 1 on */
-    const char *scale;       /* the name of the tensor of scales; a * stands for the tensor's */
-    uint32_t scale_rule;     /* as in ferry_conversion; 0 is for f32 only */
+    ferry_dtype code_dtype;   /* f8e4m3, f8e5m2 or f4 */
+    ferry_dtype scale_dtype;  /* f32, or f8e8m0 for powers of two */
+    uint64_t block[2];        /* rows and columns of the last two dimensions, from 1 on */
+    const char *scale;        /* the name of the tensor of scales; a * stands for the tensor's */
+    uint32_t scale_rule;      /* as in ferry_conversion; 0 is for f32 only, and for f4 */
+    const char *tensor_scale; /* of f4 the name of the tensor that is given, as scale; else NULL */
 } ferry_quantization;
 
 #define FERRY_QUANTIZATION_INIT                                                                    \
     {                                                                                              \
-        sizeof(ferry_quantization), {0, 0}, {0, 0}, {0, 0}, NULL, 0                                \
+        sizeof(ferry_quantization), {0, 0}, {0, 0}, {0, 0}, NULL, 0, NULL                          \
     }
 
 /*

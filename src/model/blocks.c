@@ -13,6 +13,7 @@ typedef struct said_quantize {
     const char *scale;
     const char *scale_dtype;
     const char *scale_kind;
+    const char *tensor_scale;
     const json_t *block;
 } said_quantize;
 
@@ -30,43 +31,64 @@ static ferry_status read_block(const json_t *json, const fy_json_place *place, u
     return FERRY_OK;
 }
 
-static ferry_status fail_format(const said_quantize *said, const fy_json_place *place,
-                                ferry_error *error)
+/* The formats that fix everything. */
+static const struct fixed_format {
+    const char *word, *is;
+    fy_said_blocks blocks;
+} fixed_formats[] = {
+    {"mxfp8",
+     "1 x 32 and whose scales are f8e8m0",
+     {.codes = {FERRY_F8E4M3, 8}, .scales = {FERRY_F8E8M0, 8}, .rule = 2, .block = {1, 32}}},
+    {"nvfp4",
+     "1 x 16 and whose scales are f8e4m3",
+     {.codes = {FERRY_F4, 4}, .scales = {FERRY_F8E4M3, 8}, .rule = 0, .block = {1, 16}}},
+};
+
+enum { N_FIXED = sizeof fixed_formats / sizeof fixed_formats[0] };
+
+/* The fixed format that these are; NULL: none. */
+static const struct fixed_format *find_fixed(const fy_said_blocks *blocks)
 {
-    fy_json_place at = {.parent = place, .key = "format"};
-    if (strcmp(said->format, "nvfp4") == 0) {
-        return fy_json_fail(&at, error,
-                            "is nvfp4, which needs the largest element of the whole tensor: no "
-                            "rank knows it on the way; ferry reshard --quantize makes such files");
+    for (size_t i = 0; i < N_FIXED; i++) {
+        if (fy_blocks_are_alike(&fixed_formats[i].blocks, blocks)) {
+            return &fixed_formats[i];
+        }
     }
-    return fy_json_fail(&at, error, "is \"%.40s\"; there are f8e4m3, f8e5m2 and mxfp8",
-                        said->format);
+    return NULL;
+}
+
+static ferry_status settle_fixed(const said_quantize *said, const fy_json_place *place,
+                                 const struct fixed_format *fixed, fy_said_blocks *blocks,
+                                 ferry_error *error)
+{
+    if (said->block != NULL || said->scale_dtype != NULL || said->scale_kind != NULL) {
+        return fy_json_fail(place, error,
+                            "is %s, whose blocks are of %s: it takes no \"block\", "
+                            "\"scale_dtype\" or \"scale_kind\"",
+                            fixed->word, fixed->is);
+    }
+    *blocks = fixed->blocks;
+    return FERRY_OK;
 }
 
 static ferry_status settle_format(const said_quantize *said, const fy_json_place *place,
                                   fy_said_blocks *blocks, ferry_error *error)
 {
-    bool is_mx = strcmp(said->format, "mxfp8") == 0;
+    fy_json_place at = {.parent = place, .key = "format"};
     bool is_wide = strcmp(said->format, "f8e5m2") == 0;
-    if (!is_mx && !is_wide && strcmp(said->format, "f8e4m3") != 0) {
-        return fail_format(said, place, error);
+    for (size_t i = 0; i < N_FIXED; i++) {
+        if (strcmp(said->format, fixed_formats[i].word) == 0) {
+            return settle_fixed(said, place, &fixed_formats[i], blocks, error);
+        }
+    }
+    if (!is_wide && strcmp(said->format, "f8e4m3") != 0) {
+        return fy_json_fail(&at, error, "is \"%.40s\"; there are f8e4m3, f8e5m2, mxfp8 and nvfp4",
+                            said->format);
     }
     blocks->codes = (ferry_dtype){is_wide ? FERRY_F8E5M2 : FERRY_F8E4M3, 8};
-    if (!is_mx) {
-        return said->block != NULL
-                   ? read_block(said->block, place, blocks->block, error)
-                   : fy_json_fail(place, error, "lacks \"block\", a pair of rows and columns");
-    }
-    if (said->block != NULL || said->scale_dtype != NULL || said->scale_kind != NULL) {
-        return fy_json_fail(place, error,
-                            "is mxfp8, whose blocks are of 1 x 32 and whose scales are f8e8m0: it "
-                            "takes no \"block\", \"scale_dtype\" or \"scale_kind\"");
-    }
-    blocks->block[0] = 1;
-    blocks->block[1] = 32;
-    blocks->scales = (ferry_dtype){FERRY_F8E8M0, 8};
-    blocks->rule = 2;
-    return FERRY_OK;
+    return said->block != NULL
+               ? read_block(said->block, place, blocks->block, error)
+               : fy_json_fail(place, error, "lacks \"block\", a pair of rows and columns");
 }
 
 static ferry_status settle_scales(const said_quantize *said, const fy_json_place *place,
@@ -109,17 +131,34 @@ static bool is_name(const char *scale)
            (star == NULL || strchr(star + 1, '*') == NULL);
 }
 
-static ferry_status settle_name(const said_quantize *said, const fy_json_place *place,
-                                fy_arena *arena, fy_said_blocks *blocks, ferry_error *error)
+static ferry_status settle_name(const char *said, const fy_json_place *place, const char *key,
+                                fy_arena *arena, const char **name_out, ferry_error *error)
 {
-    fy_json_place at = {.parent = place, .key = "scale"};
-    if (!is_name(said->scale)) {
+    fy_json_place at = {.parent = place, .key = key};
+    if (!is_name(said)) {
         return fy_json_fail(&at, error,
                             "must be the name of the tensor of scales; one * in it stands for that "
                             "of the tensor");
     }
-    blocks->scale = fy_arena_copy(arena, said->scale, strlen(said->scale));
-    return fy_check_memory(blocks->scale != NULL, "a quantization", error);
+    *name_out = fy_arena_copy(arena, said, strlen(said));
+    return fy_check_memory(*name_out != NULL, "a quantization", error);
+}
+
+static ferry_status settle_tensor_scale(const said_quantize *said, const fy_json_place *place,
+                                        fy_arena *arena, fy_said_blocks *blocks, ferry_error *error)
+{
+    bool takes = blocks->codes.kind == FERRY_F4;
+    if (takes && said->tensor_scale == NULL) {
+        return fy_json_fail(place, error,
+                            "is nvfp4 and lacks \"tensor_scale\", the name of the tensor of the "
+                            "source with an f32 for each matrix: its largest magnitude / 2688");
+    }
+    if (!takes && said->tensor_scale != NULL) {
+        return fy_json_fail(place, error, "has \"tensor_scale\", which only nvfp4 takes");
+    }
+    return !takes ? FERRY_OK
+                  : settle_name(said->tensor_scale, place, "tensor_scale", arena,
+                                &blocks->tensor_scale, error);
 }
 
 ferry_status fy_blocks_read(const json_t *json, const fy_json_place *place, fy_arena *arena,
@@ -131,6 +170,7 @@ ferry_status fy_blocks_read(const json_t *json, const fy_json_place *place, fy_a
         {"block", FY_JSON_VALUE, .offset = offsetof(said_quantize, block)},
         {"scale_dtype", FY_JSON_STRING, .offset = offsetof(said_quantize, scale_dtype)},
         {"scale_kind", FY_JSON_STRING, .offset = offsetof(said_quantize, scale_kind)},
+        {"tensor_scale", FY_JSON_STRING, .offset = offsetof(said_quantize, tensor_scale)},
         {.key = NULL}};
     said_quantize said = {.format = NULL};
     FY_TRY(fy_json_read(json, place, fields, &said, NULL, error));
@@ -139,7 +179,8 @@ ferry_status fy_blocks_read(const json_t *json, const fy_json_place *place, fy_a
     *blocks = (fy_said_blocks){.rule = 0};
     FY_TRY(settle_format(&said, place, blocks, error));
     FY_TRY(blocks->scales.kind == 0 ? settle_scales(&said, place, blocks, error) : FERRY_OK);
-    FY_TRY(settle_name(&said, place, arena, blocks, error));
+    FY_TRY(settle_name(said.scale, place, "scale", arena, &blocks->scale, error));
+    FY_TRY(settle_tensor_scale(&said, place, arena, blocks, error));
     *blocks_out = blocks;
     return FERRY_OK;
 }
@@ -166,6 +207,20 @@ static ferry_status check_made(const fy_said_blocks *blocks, const char *whose, 
                          blocks->scale, whose);
 }
 
+static ferry_status make_f4(const fy_said_blocks *blocks, ferry_error *error)
+{
+    bool has_name = blocks->tensor_scale != NULL && is_name(blocks->tensor_scale);
+    if (!fy_blocks_are_alike(blocks, &fixed_formats[N_FIXED - 1].blocks)) {
+        return fy_fail(error, FERRY_ERR_INVALID_INPUT,
+                       "codes of the type f4; these are nvfp4: with scales f8e4m3 by rule 0, of "
+                       "blocks of 1 x 16");
+    }
+    return has_name ? check_made(blocks, "values", error)
+                    : fy_fail(error, FERRY_ERR_INVALID_INPUT,
+                              "codes of the type f4 without a tensor_scale; that is the name of "
+                              "the tensor of the source with an f32 for each matrix");
+}
+
 ferry_status fy_blocks_make(const ferry_quantization *given, fy_said_blocks *blocks_out,
                             ferry_error *error)
 {
@@ -173,13 +228,24 @@ ferry_status fy_blocks_make(const ferry_quantization *given, fy_said_blocks *blo
                              .scales = given->scale_dtype,
                              .rule = given->scale_rule,
                              .block = {given->block[0], given->block[1]},
-                             .scale = given->scale};
+                             .scale = given->scale,
+                             .tensor_scale = given->tensor_scale};
+    if (is_type(blocks.codes, FERRY_F4, 4)) {
+        FY_TRY(make_f4(&blocks, error));
+        *blocks_out = blocks;
+        return FERRY_OK;
+    }
     bool is_power = is_type(blocks.scales, FERRY_F8E8M0, 8);
     char text[FERRY_DTYPE_TEXT_BYTES];
     if (!fy_codes_are(blocks.codes)) {
         ferry_dtype_format(blocks.codes, text, sizeof text);
         return fy_fail(error, FERRY_ERR_INVALID_INPUT,
-                       "codes of the type %s; there are f8e4m3 and f8e5m2", text);
+                       "codes of the type %s; there are f8e4m3, f8e5m2 and f4", text);
+    }
+    if (blocks.tensor_scale != NULL) {
+        return fy_fail(error, FERRY_ERR_INVALID_INPUT,
+                       "a tensor_scale \"%.80s\", which only codes of f4 take",
+                       blocks.tensor_scale);
     }
     if (!fy_codes_have_scales(blocks.scales)) {
         ferry_dtype_format(blocks.scales, text, sizeof text);
@@ -218,7 +284,7 @@ ferry_status fy_codes_read(const json_t *json, const fy_json_place *place, fy_ar
     FY_TRY(fy_check_memory(codes != NULL, "a dequantization", error));
     *codes = (fy_said_blocks){.rule = 0};
     FY_TRY(read_block(said.block, place, codes->block, error));
-    FY_TRY(settle_name(&said, place, arena, codes, error));
+    FY_TRY(settle_name(said.scale, place, "scale", arena, &codes->scale, error));
     *codes_out = codes;
     return FERRY_OK;
 }
@@ -227,11 +293,14 @@ const fy_said_blocks *fy_blocks_copy(const fy_said_blocks *blocks, fy_arena *are
 {
     fy_said_blocks *copy = fy_arena_alloc(arena, 1, sizeof *copy);
     const char *scale = fy_arena_copy(arena, blocks->scale, strlen(blocks->scale));
-    if (copy == NULL || scale == NULL) {
+    const char *given = blocks->tensor_scale;
+    given = given == NULL ? NULL : fy_arena_copy(arena, given, strlen(given));
+    if (copy == NULL || scale == NULL || (given == NULL) != (blocks->tensor_scale == NULL)) {
         return NULL;
     }
     *copy = *blocks;
     copy->scale = scale;
+    copy->tensor_scale = given;
     return copy;
 }
 
@@ -240,25 +309,25 @@ bool fy_blocks_are_valid(const fy_said_blocks *blocks)
     bool is_power = blocks->scales.kind == FERRY_F8E8M0 && blocks->scales.element_bits == 8;
     bool is_f32 = blocks->scales.kind == FERRY_F32 && blocks->scales.element_bits == 32;
     bool has_codes = blocks->codes.kind == FERRY_F8E4M3 || blocks->codes.kind == FERRY_F8E5M2;
-    return has_codes && blocks->codes.element_bits == 8 && (is_f32 || is_power) &&
-           blocks->rule < N_RULES && !(is_power && blocks->rule == 0) && blocks->block[0] >= 1 &&
-           blocks->block[1] >= 1 && blocks->block[0] <= MOST_BLOCK &&
+    if (is_type(blocks->codes, FERRY_F4, 4)) {
+        return fy_blocks_are_alike(blocks, &fixed_formats[N_FIXED - 1].blocks) &&
+               is_name(blocks->scale) && blocks->tensor_scale != NULL &&
+               is_name(blocks->tensor_scale);
+    }
+    return blocks->tensor_scale == NULL && has_codes && blocks->codes.element_bits == 8 &&
+           (is_f32 || is_power) && blocks->rule < N_RULES && !(is_power && blocks->rule == 0) &&
+           blocks->block[0] >= 1 && blocks->block[1] >= 1 && blocks->block[0] <= MOST_BLOCK &&
            blocks->block[1] <= MOST_BLOCK && is_name(blocks->scale);
-}
-
-static bool is_mx(const fy_said_blocks *blocks)
-{
-    return blocks->codes.kind == FERRY_F8E4M3 && blocks->scales.kind == FERRY_F8E8M0 &&
-           blocks->rule == 2 && blocks->block[0] == 1 && blocks->block[1] == 32;
 }
 
 void fy_blocks_write(fy_writer *w, const fy_said_blocks *blocks)
 {
     char text[FERRY_DTYPE_TEXT_BYTES];
+    const struct fixed_format *fixed = find_fixed(blocks);
     ferry_dtype_format(blocks->codes, text, sizeof text);
     fy_write_text(w, ",\"quantize\":{\"format\":");
-    fy_write_string(w, is_mx(blocks) ? "mxfp8" : text);
-    if (!is_mx(blocks)) {
+    fy_write_string(w, fixed != NULL ? fixed->word : text);
+    if (fixed == NULL) {
         fy_write_text(w, ",\"block\":[");
         fy_write_u64(w, blocks->block[0]);
         fy_write_text(w, ",");
@@ -272,6 +341,10 @@ void fy_blocks_write(fy_writer *w, const fy_said_blocks *blocks)
     if (blocks->scale != NULL) {
         fy_write_text(w, ",\"scale\":");
         fy_write_string(w, blocks->scale);
+    }
+    if (blocks->tensor_scale != NULL) {
+        fy_write_text(w, ",\"tensor_scale\":");
+        fy_write_string(w, blocks->tensor_scale);
     }
     fy_write_text(w, "}");
 }
@@ -287,21 +360,33 @@ void fy_codes_write(fy_writer *w, const fy_said_blocks *codes)
     fy_write_text(w, "}");
 }
 
-bool fy_blocks_name(const fy_said_blocks *blocks, const char *tensor, char *name_out,
-                    size_t name_bytes)
+/* Whether a pattern fits with the name of a tensor in place of its star. */
+static bool put_name(const char *pattern, const char *tensor, char *name_out, size_t name_bytes)
 {
-    const char *star = strchr(blocks->scale, '*');
-    size_t n = strlen(blocks->scale), more = star == NULL ? 0 : strlen(tensor);
-    size_t before = star == NULL ? n : (size_t)(star - blocks->scale);
+    const char *star = strchr(pattern, '*');
+    size_t n = strlen(pattern), more = star == NULL ? 0 : strlen(tensor);
+    size_t before = star == NULL ? n : (size_t)(star - pattern);
     size_t after = star == NULL ? 0 : n - before - 1;
     if (before + more + after >= name_bytes) {
         return false;
     }
-    memcpy(name_out, blocks->scale, before);
+    memcpy(name_out, pattern, before);
     memcpy(name_out + before, tensor, more);
-    memcpy(name_out + before + more, blocks->scale + n - after, after);
+    memcpy(name_out + before + more, pattern + n - after, after);
     name_out[before + more + after] = '\0';
     return true;
+}
+
+bool fy_blocks_name(const fy_said_blocks *blocks, const char *tensor, char *name_out,
+                    size_t name_bytes)
+{
+    return put_name(blocks->scale, tensor, name_out, name_bytes);
+}
+
+bool fy_blocks_tensor_scale(const fy_said_blocks *blocks, const char *tensor, char *name_out,
+                            size_t name_bytes)
+{
+    return put_name(blocks->tensor_scale, tensor, name_out, name_bytes);
 }
 
 bool fy_blocks_are_alike(const fy_said_blocks *a, const fy_said_blocks *b)

@@ -17,6 +17,8 @@ typedef struct fy_said_blocks {
     uint32_t rule; /* as in ferry_conversion */
     uint64_t block[2];
     const char *scale; /* the name of the tensor of scales; a star stands for that of the values */
+    /* Of f4 that of the tensor with a scale of each matrix, which the source has; else NULL. */
+    const char *tensor_scale;
 } fy_said_blocks;
 
 /* Reads the value; all of it lives in the arena. */
@@ -39,6 +41,10 @@ void fy_blocks_write(fy_writer *w, const fy_said_blocks *blocks);
 /* The name of the scales of a tensor, cut to fit; whether it fits. */
 bool fy_blocks_name(const fy_said_blocks *blocks, const char *tensor, char *name_out,
                     size_t name_bytes);
+
+/* The same of the tensor with a scale of each matrix, where tensor_scale is not NULL. */
+bool fy_blocks_tensor_scale(const fy_said_blocks *blocks, const char *tensor, char *name_out,
+                            size_t name_bytes);
 
 /* Whether two say the same of a tensor but for names. */
 bool fy_blocks_are_alike(const fy_said_blocks *a, const fy_said_blocks *b);

@@ -23,6 +23,7 @@ typedef struct lowering {
     fy_memo holders;
     fy_memo placements;
     fy_memo divided; /* placements of scales, by those of the values */
+    fy_memo beside;  /* pairs of placements of matrices and their scales that agree */
     fy_memo casts;   /* numbers of conversions */
     const fy_conversion **conversions;
     size_t n_conversions, conversion_capacity;
@@ -624,11 +625,74 @@ static void choose_makers(lowering *l)
     }
 }
 
+/* Whether a rank that has some matrices has the scales of these, in their order, and no others. */
+static bool has_scales_of(const fy_problem *problem, const fy_placement *matrices,
+                          const fy_placement *given, uint32_t rank)
+{
+    uint32_t parts[2][FERRY_MAX_DIMS + 1];
+    const fy_holders *holders = problem->holders[given->holders];
+    const fy_holders *of_matrices = problem->holders[matrices->holders];
+    uint32_t slot = fy_holders_find(holders, rank);
+    if (slot == FY_NO_SLOT || given->layout.n_flat != 0) {
+        return false;
+    }
+    fy_layout_parts(problem, &given->layout, holders->cell[slot], parts[0]);
+    fy_layout_parts(problem, &matrices->layout,
+                    of_matrices->cell[fy_holders_find(of_matrices, rank)], parts[1]);
+    for (uint32_t d = 0; d < given->layout.n_dims; d++) {
+        if (given->layout.split[d] != matrices->layout.split[d] || parts[0][d] != parts[1][d]) {
+            return false;
+        }
+    }
+    return true;
+}
+
+/* Senders make codes of f4, of their own matrices and the scales of these. */
+static ferry_status check_beside(lowering *l, const fy_tensor *values, ferry_error *error)
+{
+    const fy_problem *problem = l->problem;
+    const fy_tensor *given = &problem->tensors[values->tensor_scale - 1];
+    uint64_t key_values[2] = {values->src, given->src};
+    fy_hash128 key = fy_hash128_of(key_values, sizeof key_values);
+    if (fy_memo_find(&l->beside, key) != UINT32_MAX) {
+        return FERRY_OK;
+    }
+    const fy_holders *holders = fy_problem_holders(problem, values->src);
+    for (uint32_t s = 0; s < holders->n_slots; s++) {
+        if (given->src == FY_NONE ||
+            !has_scales_of(problem, &problem->placements[values->src],
+                           &problem->placements[given->src], holders->rank[s])) {
+            return fy_fail(error, FERRY_ERR_INVALID_INPUT,
+                           "source: rank %u has a part of \"%s\", which becomes nvfp4, and must "
+                           "have \"%s\" too, cut as \"%s\" is before its last two dimensions",
+                           holders->rank[s], values->name, given->name, values->name);
+        }
+    }
+    return fy_check_memory(fy_memo_add(&l->beside, key, 0), "the placements", error);
+}
+
+static ferry_status check_makers(lowering *l, const fy_tensor *scales, const fy_tensor *values,
+                                 ferry_error *error)
+{
+    if (scales->scales->blocks.tensor_scale == NULL) {
+        return FERRY_OK;
+    }
+    if (scales->is_made) {
+        return fy_fail(error, FERRY_ERR_UNSUPPORTED,
+                       "\"%s\" becomes nvfp4, which senders make: of a source on a mesh, not cut "
+                       "flat nor inside blocks of 16 elements of a row, and of no tensor with a "
+                       "\"source\"; a \"unit\" of 16 there keeps cuts between blocks",
+                       values->name);
+    }
+    return values->src == FY_NONE ? FERRY_OK : check_beside(l, values, error);
+}
+
 static ferry_status lower_scales(lowering *l, fy_tensor *tensor, ferry_error *error)
 {
     fy_tensor *values = &l->problem->tensors[tensor->scales->tensor];
     tensor->conversion = &tensor->scales->conversion;
     tensor->is_made = values->made_scales != 0;
+    FY_TRY(check_makers(l, tensor, values, error));
     if (tensor->is_made) {
         FY_TRY(lower_receiver(l, &tensor->conversion, error));
         FY_TRY(values->conversion == NULL ? FERRY_OK
@@ -724,6 +788,7 @@ out:
     fy_memo_cleanup(&l.holders);
     fy_memo_cleanup(&l.placements);
     fy_memo_cleanup(&l.divided);
+    fy_memo_cleanup(&l.beside);
     fy_memo_cleanup(&l.casts);
     fy_free(l.conversions);
     fy_rule_index_cleanup(&l.rules[0]);

@@ -88,11 +88,13 @@ typedef struct fy_tensor {
     uint32_t dst;     /* placement, or FY_NONE */
     uint32_t n_feeds; /* 0: it is fed from itself */
     const fy_feed *feeds;
-    bool is_source_only;  /* the destination has no place for it, whatever its rules */
-    bool is_middle;       /* others are made of it, and it of others: no side needs a rule for it */
-    bool is_made;         /* whoever fills the destination makes it: no source has it */
-    uint32_t made_scales; /* receivers make its codes, and with them this tensor; 0: senders do.
-                             Of scales: others that are made with the same codes; 0: none */
+    bool is_source_only; /* the destination has no place for it, whatever its rules */
+    bool is_middle;      /* others are made of it, and it of others: no side needs a rule for it */
+    bool is_made;        /* whoever fills the destination makes it: no source has it */
+    uint32_t tensor_scale; /* where codes of it are f4: 1 + the tensor with a scale of each of its
+                              matrices; 0: none are */
+    uint32_t made_scales;  /* receivers make its codes, and with them this tensor; 0: senders do.
+                              Of scales: others that are made with the same codes; 0: none */
     const fy_fragment *fragment;     /* NULL: it is whole, and fed as the spec says */
     const fy_conversion *conversion; /* at the destination; NULL: it is wanted as it is */
     const fy_scales *scales;         /* it is made on the way; NULL: a source has it */
@@ -143,6 +145,23 @@ static inline uint32_t fy_problem_whole_number(const fy_problem *problem, uint32
 {
     const fy_fragment *fragment = problem->tensors[tensor].fragment;
     return fragment == NULL ? tensor : fragment->number;
+}
+
+/* The tensor whose scales senders make its codes, or these scales, with; FY_NONE: it takes none. */
+static inline uint32_t fy_problem_tensor_scale(const fy_problem *problem, uint32_t tensor)
+{
+    const fy_tensor *t = &problem->tensors[tensor];
+    bool is_f4 = t->conversion != NULL && t->conversion->is.code_dtype.kind == FERRY_F4;
+    uint32_t values =
+        t->scales != NULL ? t->scales->tensor : fy_problem_whole_number(problem, tensor);
+    return is_f4 ? problem->tensors[values].tensor_scale - 1 : FY_NONE;
+}
+
+/* Its name, or NULL. */
+static inline const char *fy_problem_tensor_scale_name(const fy_problem *problem, uint32_t tensor)
+{
+    uint32_t given = fy_problem_tensor_scale(problem, tensor);
+    return given == FY_NONE ? NULL : problem->tensors[given].name;
 }
 
 /* What becomes of a tensor of a spec that a parameter of a destination in boxes wants so. */

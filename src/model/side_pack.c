@@ -42,6 +42,7 @@ static void pack_blocks(fy_pack *out, const fy_said_blocks *blocks)
         fy_pack_number(out, blocks->rule);
         pack_numbers(out, blocks->block, 2);
         fy_pack_text(out, blocks->scale);
+        fy_pack_text(out, blocks->tensor_scale == NULL ? "" : blocks->tensor_scale);
     }
 }
 
@@ -126,8 +127,8 @@ static float read_float(fy_reader *in)
     return value;
 }
 
-/* scale: room for the name that the blocks have; false: there are none, or damaged ones. */
-static bool read_blocks(fy_reader *in, fy_said_blocks *blocks, char scale[FERRY_NAME_BYTES])
+/* names: room for those that the blocks have; false: there are none, or damaged ones. */
+static bool read_blocks(fy_reader *in, fy_said_blocks *blocks, char names[2][FERRY_NAME_BYTES])
 {
     if (fy_read_number(in, 1) == 0) {
         return false;
@@ -136,8 +137,10 @@ static bool read_blocks(fy_reader *in, fy_said_blocks *blocks, char scale[FERRY_
     blocks->scales = read_dtype(in);
     blocks->rule = (uint32_t)fy_read_number(in, UINT32_MAX);
     read_numbers(in, blocks->block, 2);
-    fy_read_string(in, scale, FERRY_NAME_BYTES);
-    blocks->scale = scale;
+    fy_read_string(in, names[0], FERRY_NAME_BYTES);
+    fy_read_string(in, names[1], FERRY_NAME_BYTES);
+    blocks->scale = names[0];
+    blocks->tensor_scale = names[1][0] == '\0' ? NULL : names[1];
     in->failed = in->failed || !fy_blocks_are_valid(blocks);
     return !in->failed;
 }
@@ -185,8 +188,8 @@ static ferry_status unpack_parameter(ferry_side *side, fy_reader *in, ferry_erro
     uint64_t cast = fy_read_number(in, 2);
     float scale = cast == 0 ? 1 : read_float(in), add = cast == 0 ? 0 : read_float(in);
     fy_said_blocks blocks, codes;
-    char blocks_scale[FERRY_NAME_BYTES], codes_scale[FERRY_NAME_BYTES];
-    bool has_blocks = read_blocks(in, &blocks, blocks_scale);
+    char blocks_names[2][FERRY_NAME_BYTES], codes_scale[FERRY_NAME_BYTES];
+    bool has_blocks = read_blocks(in, &blocks, blocks_names);
     bool has_codes = read_codes(in, dtype, &codes, codes_scale);
     uint64_t shape[FERRY_MAX_DIMS];
     uint32_t n_dims = (uint32_t)fy_read_number(in, 1 + FERRY_MAX_DIMS);

@@ -25,6 +25,7 @@ static ferry_status copy_tensors(ferry_spec *spec, const ferry_spec *base, bool 
         const char *own = spec->tensors[t].name;
         spec->tensors[t] = *tensor;
         spec->tensors[t].name = own;
+        spec->tensors[t].tensor_scale = with_scales ? tensor->tensor_scale : 0;
     }
     return FERRY_OK;
 }

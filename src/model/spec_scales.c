@@ -12,7 +12,8 @@
 enum { TITLE_BYTES = 512 };
 
 /* Whether a tensor can be quantized as it is asked. */
-static ferry_status check_values(const fy_tensor *values, const char *title, ferry_error *error)
+static ferry_status check_values(const fy_tensor *values, const fy_said_blocks *blocks,
+                                 const char *title, ferry_error *error)
 {
     char text[FERRY_DTYPE_TEXT_BYTES];
     ferry_dtype_format(values->dtype, text, sizeof text);
@@ -26,11 +27,66 @@ static ferry_status check_values(const fy_tensor *values, const char *title, fer
                        "%s: \"%s\" has %u dimensions; blocks are of rows and columns", title,
                        values->name, values->n_dims);
     }
-    return fy_blocks_take(values->dtype)
+    if (!fy_blocks_take(values->dtype)) {
+        return fy_fail(error, FERRY_ERR_INVALID_INPUT,
+                       "%s: \"%s\" is %s; f32, f16 and bf16 are quantized", title, values->name,
+                       text);
+    }
+    uint64_t columns = values->shape[values->n_dims - 1];
+    return blocks->codes.element_bits == 8 || columns % 2 == 0
                ? FERRY_OK
                : fy_fail(error, FERRY_ERR_INVALID_INPUT,
-                         "%s: \"%s\" is %s; f32, f16 and bf16 are quantized", title, values->name,
-                         text);
+                         "%s: \"%s\" has rows of %llu elements, which in f4, two in a byte, would "
+                         "end within one; quantize it to a format of 8 bits",
+                         title, values->name, (unsigned long long)columns);
+}
+
+/* What is given of a tensor that becomes f4: an f32 for each of its matrices. */
+static ferry_status check_tensor_scale(const fy_tensor *values, const fy_tensor *given,
+                                       const char *title, ferry_error *error)
+{
+    uint32_t n = values->n_dims - 2;
+    bool is_f32 = given->dtype.kind == FERRY_F32 && given->scales == NULL && given->staged == NULL;
+    if (!is_f32 || given->n_feeds > 0) {
+        return fy_fail(error, FERRY_ERR_INVALID_INPUT,
+                       "%s: \"%s\" becomes nvfp4 by \"%s\", which must be a tensor of f32 that the "
+                       "source has as it is, and no other tensor's scales",
+                       title, values->name, given->name);
+    }
+    bool fits = given->n_dims == n && /* a scalar has no array */
+                (n == 0 || memcmp(given->shape, values->shape, n * sizeof *values->shape) == 0);
+    return fits ? FERRY_OK
+                : fy_fail(error, FERRY_ERR_INVALID_INPUT,
+                          "%s: \"%s\" becomes nvfp4 by \"%s\", which must have one f32 for each "
+                          "matrix: the shape of \"%s\" without its last two dimensions",
+                          title, values->name, given->name, values->name);
+}
+
+/* Codes of a tensor are made by one tensor of scales of its matrices, whoever wants them. */
+static ferry_status add_tensor_scale(ferry_spec *spec, uint32_t tensor,
+                                     const fy_said_blocks *blocks, const char *title,
+                                     ferry_error *error)
+{
+    char name[FERRY_NAME_BYTES] = "";
+    fy_tensor *values = &spec->tensors[tensor];
+    bool fits = fy_blocks_tensor_scale(blocks, values->name, name, sizeof name);
+    uint32_t given = fits ? fy_spec_find_tensor(spec, name) : FY_NONE;
+    if (given == FY_NONE) {
+        return fy_fail(error, FERRY_ERR_INVALID_INPUT,
+                       "%s: \"%s\" becomes nvfp4 by \"%s\", and the spec has no tensor of this "
+                       "name; add it to \"tensors\", with an f32 for each matrix: its largest "
+                       "magnitude / 2688",
+                       title, values->name, fits ? name : blocks->tensor_scale);
+    }
+    if (values->tensor_scale != 0 && values->tensor_scale != given + 1) {
+        return fy_fail(error, FERRY_ERR_INVALID_INPUT,
+                       "%s: \"%s\" becomes nvfp4 by \"%s\", but elsewhere by \"%s\"; say one "
+                       "\"tensor_scale\" for a tensor",
+                       title, values->name, name, spec->tensors[values->tensor_scale - 1].name);
+    }
+    FY_TRY(check_tensor_scale(values, &spec->tensors[given], title, error));
+    values->tensor_scale = given + 1;
+    return FERRY_OK;
 }
 
 /* A tensor of that name is there already: it must be the same. */
@@ -78,7 +134,10 @@ ferry_status fy_spec_add_scales(ferry_spec *spec, uint32_t tensor, const fy_said
                                 const char *title, ferry_error *error)
 {
     char name[FERRY_NAME_BYTES];
-    FY_TRY(check_values(&spec->tensors[tensor], title, error));
+    FY_TRY(check_values(&spec->tensors[tensor], blocks, title, error));
+    if (blocks->tensor_scale != NULL) {
+        FY_TRY(add_tensor_scale(spec, tensor, blocks, title, error));
+    }
     if (!fy_blocks_name(blocks, spec->tensors[tensor].name, name, sizeof name)) {
         return fy_fail(error, FERRY_ERR_INVALID_INPUT,
                        "%s: the name of the scales of \"%s\" would be longer than %d bytes", title,

@@ -1,8 +1,8 @@
 /* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
 /*
  * Who computes with blocks that share scales, and what that takes of its memory. A sender keeps the
- * scales of its shard, as they are stored and as divisors; a receiver those that come beside codes,
- * or the values that it makes codes of.
+ * scales of its shard, as they are stored and as divisors, or of f4 with its codes; a receiver
+ * those that come beside codes, or the values that it makes codes of.
  */
 #include "plan/core.h"
 
@@ -101,7 +101,8 @@ static uint64_t staging_of(const item *its, const uint64_t *shape, uint32_t n_di
     for (uint32_t d = 0; d < n_dims; d++) {
         scales *= d + 2 < n_dims ? shape[d] : fy_ceil_div(shape[d], c->block[d + 2 - n_dims]);
     }
-    return scales * (c->scale_dtype.element_bits / 8 + sizeof(float));
+    return scales * (c->scale_dtype.element_bits / 8) +
+           (c->code_dtype.kind == FERRY_F4 ? elements / 2 : scales * sizeof(float));
 }
 
 static void add_item(gathering *g, const item *its)
@@ -127,7 +128,10 @@ static ferry_status visit_tensor(const gathering *g, const item *its,
                                  ferry_block_work_visitor visitor, void *context)
 {
     const ferry_conversion *c = its->conversion;
-    ferry_block_work work = {.tensor = g->plan->problem.tensors[its->tensor].name,
+    const fy_tensor *tensors = g->plan->problem.tensors;
+    uint32_t given = tensors[its->tensor].tensor_scale;
+    ferry_block_work work = {.tensor = tensors[its->tensor].name,
+                             .tensor_scale = given == 0 ? NULL : tensors[given - 1].name,
                              .dequantizes = c->kind == FERRY_CONVERSION_DEQUANTIZE,
                              .at_receiver = c->at_receiver};
     ferry_status status = FERRY_OK;

@@ -68,6 +68,11 @@ static fy_hash128 digest_tensor(fy_digest *d, const fy_problem *problem, const f
     if (tensor->conversion != NULL) {
         fy_conversion_digest(d, tensor->conversion);
     }
+    uint32_t given = fy_problem_tensor_scale(problem, (uint32_t)(tensor - problem->tensors));
+    if (given != FY_NONE) {
+        fy_digest_text(d, problem->tensors[given].name);
+        fy_digest_hash(d, digest_side(problem, problem->tensors[given].src));
+    }
     if (tensor->fragment != NULL) {
         fy_digest_u64(d, tensor->fragment->layer);
         fy_digest_u64s(d, tensor->fragment->at, FERRY_MAX_DIMS);

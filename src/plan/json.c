@@ -194,7 +194,8 @@ static void write_blocks(fy_writer *w, const ferry_move *move)
     fy_said_blocks blocks = {.codes = c->code_dtype,
                              .scales = c->scale_dtype,
                              .rule = c->scale_rule,
-                             .block = {c->block[0], c->block[1]}};
+                             .block = {c->block[0], c->block[1]},
+                             .tensor_scale = move->tensor_scale};
     write_dtype(w, ",\"src_dtype\":", move->src_dtype);
     write_dtype(w, ",\"dst_dtype\":", move->dst_dtype);
     fy_blocks_write(w, &blocks);

@@ -358,6 +358,7 @@ void fy_move_describe(const ferry_plan *plan, uint32_t leg, uint32_t from, uint3
     move->src_dtype = tensor->conversion == NULL ? tensor->dtype : tensor->conversion->from;
     move->dst_dtype = fy_tensor_wanted(tensor);
     move->conversion = tensor->conversion == NULL ? NULL : &tensor->conversion->is;
+    move->tensor_scale = fy_problem_tensor_scale_name(&plan->problem, l->tensor);
     move->from = from;
     move->to = to;
     move->n_dims = tensor->n_dims;

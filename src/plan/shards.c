@@ -86,12 +86,17 @@ static bool add_tensors(walk *w, uint32_t table)
     const uint32_t *numbers = by_source ? plan->table_sources : plan->table_routes;
     for (size_t i = begin[table]; i < begin[table + 1]; i++) {
         const fy_route *route = &routes->routes[numbers[i]];
-        if (!FY_RESERVE(w->tensors, w->capacity, w->n_tensors + route->n_units)) {
+        if (!FY_RESERVE(w->tensors, w->capacity, w->n_tensors + 2 * (size_t)route->n_units)) {
             return false;
         }
         for (uint32_t u = 0; u < route->n_units; u++) {
             const fy_leg *leg = &routes->legs[fy_route_leg(routes, route, u)];
+            uint32_t given =
+                by_source ? fy_problem_tensor_scale(&plan->problem, leg->tensor) : FY_NONE;
             w->tensors[w->n_tensors++] = by_source ? held_source(plan, leg) : leg->tensor;
+            if (given != FY_NONE) { /* who makes codes needs it, wherever it goes */
+                w->tensors[w->n_tensors++] = given;
+            }
         }
     }
     return true;

@@ -351,6 +351,30 @@ static ferry_status find_sender(run *r, const fy_proof_move *move, fy_proof_shar
     return fy_proof_shard_find(&r->cache, side, source, spot, coordinates, from, error);
 }
 
+/* Whoever sends what becomes f4 makes it, and needs a scale of each of its matrices. */
+static ferry_status check_given(run *r, const fy_proof_move *move, ferry_error *error)
+{
+    const fy_proof_side *side = &r->spec.sides[FY_PROOF_SOURCE];
+    const fy_proof_scaling *scaling = r->spec.tensors[move->tensor].entry->scaling;
+    const fy_proof_tensor *values =
+        &r->spec.tensors[scaling != NULL ? scaling->tensor : move->tensor];
+    const fy_proof_tensor *given = &r->spec.tensors[values->given - 1];
+    const fy_proof_spot *spot = &given->spots[FY_PROOF_SOURCE];
+    uint64_t position, coordinates[FY_PROOF_AXES];
+    fy_proof_shard of_values, of_given;
+    if (!fy_proof_mesh_find(&side->mesh, move->from, &position)) {
+        return FERRY_OK; /* which was said when the sender was looked for */
+    }
+    fy_proof_mesh_coordinates(&side->mesh, position, coordinates);
+    if (spot->rule == NULL || !fy_proof_spot_holds(spot, coordinates)) {
+        return fy_proof_quantize_given(&r->spec, NULL, NULL, move, error);
+    }
+    FY_TRY(fy_proof_shard_find(&r->cache, side, values, &values->spots[FY_PROOF_SOURCE],
+                               coordinates, &of_values, error));
+    FY_TRY(fy_proof_shard_find(&r->cache, side, given, spot, coordinates, &of_given, error));
+    return fy_proof_quantize_given(&r->spec, &of_values, &of_given, move, error);
+}
+
 /* The box of a move into the large shard at hand. */
 static ferry_status keep_written(run *r, const fy_proof_move *move, ferry_error *error)
 {
@@ -513,6 +537,9 @@ static ferry_status take_move(void *context, const fy_proof_move *stated, ferry_
     if (quantize != NULL && parameter == NULL && strcmp(move->stated.at, "sender") == 0 &&
         r->spec.tensors[move->tensor].entry->scaling == NULL) {
         FY_TRY(fy_proof_quantize_align(&r->spec, quantize, &from, move, error));
+    }
+    if (quantize != NULL && quantize->codes.kind == FERRY_F4) {
+        FY_TRY(check_given(r, move, error));
     }
     memcpy(r->last_dst, move->dst, sizeof r->last_dst);
     r->next_task++;

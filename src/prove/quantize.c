@@ -10,7 +10,7 @@ enum { MOST_BLOCK = INT32_MAX, ROWS = FY_PROOF_DIMS - 2, NAME_BYTES = 256 };
 
 /* As it is written, in a spec or in a plan. */
 typedef struct quantize_json {
-    const char *format, *scale, *scale_dtype, *scale_kind;
+    const char *format, *scale, *scale_dtype, *scale_kind, *given;
     const json_t *block;
 } quantize_json;
 
@@ -19,6 +19,7 @@ static const fy_json_field fields[] = {
     {"scale", FY_JSON_STRING, .offset = offsetof(quantize_json, scale)},
     {"scale_dtype", FY_JSON_STRING, .offset = offsetof(quantize_json, scale_dtype)},
     {"scale_kind", FY_JSON_STRING, .offset = offsetof(quantize_json, scale_kind)},
+    {"tensor_scale", FY_JSON_STRING, .offset = offsetof(quantize_json, given)},
     {"block", FY_JSON_VALUE, .offset = offsetof(quantize_json, block)},
     {.key = NULL}};
 
@@ -46,18 +47,30 @@ ferry_status fy_proof_block_read(const json_t *json, const fy_json_place *place,
     return FERRY_OK;
 }
 
-/* mxfp8 is a name for what the other keys say of others. */
+/* Names for what the other keys say of others. */
+static const struct {
+    const char *name;
+    fy_proof_quantize is;
+} named_formats[] = {
+    {"mxfp8",
+     {.codes = {FERRY_F8E4M3, 8}, .scales = {FERRY_F8E8M0, 8}, .kind = "floor", .block = {1, 32}}},
+    {"nvfp4",
+     {.codes = {FERRY_F4, 4}, .scales = {FERRY_F8E4M3, 8}, .kind = "amax", .block = {1, 16}}},
+};
+
+enum { N_NAMED = sizeof named_formats / sizeof named_formats[0] };
+
 static ferry_status settle(const quantize_json *q, const fy_json_place *place,
                            fy_proof_quantize *out, ferry_error *error)
 {
-    if (is_word(q->format, "mxfp8")) {
+    for (size_t i = 0; i < N_NAMED; i++) {
         bool says_more = q->block != NULL || q->scale_dtype != NULL || q->scale_kind != NULL;
-        *out = (fy_proof_quantize){.codes = {FERRY_F8E4M3, 8},
-                                   .scales = {FERRY_F8E8M0, 8},
-                                   .kind = "floor",
-                                   .block = {1, 32}};
-        return says_more ? fy_json_fail(place, error, "says more of mxfp8 than its name")
-                         : FERRY_OK;
+        if (is_word(q->format, named_formats[i].name)) {
+            *out = named_formats[i].is;
+            return says_more ? fy_json_fail(place, error, "says more of %s than its name",
+                                            named_formats[i].name)
+                             : FERRY_OK;
+        }
     }
     bool is_wide = is_word(q->format, "f8e5m2");
     if (!is_wide && !is_word(q->format, "f8e4m3")) {
@@ -79,6 +92,11 @@ static ferry_status settle(const quantize_json *q, const fy_json_place *place,
     return fy_proof_block_read(q->block, place, out->block, error);
 }
 
+static bool is_f4(const fy_proof_quantize *quantize)
+{
+    return quantize->codes.kind == FERRY_F4;
+}
+
 ferry_status fy_proof_quantize_read(fy_proof_spec *spec, const json_t *json,
                                     const fy_json_place *place,
                                     const fy_proof_quantize **quantize_out, ferry_error *error)
@@ -92,7 +110,12 @@ ferry_status fy_proof_quantize_read(fy_proof_spec *spec, const json_t *json,
     if (q.scale == NULL) {
         return fy_json_fail(place, error, "names no tensor for the scales");
     }
+    if ((q.given != NULL) != is_f4(kept)) {
+        return fy_json_fail(place, error,
+                            "names the scales of matrices where it is not nvfp4, or not");
+    }
     kept->scale = q.scale;
+    kept->given = q.given;
     *quantize_out = kept;
     return FERRY_OK;
 }
@@ -121,10 +144,16 @@ bool fy_proof_quantize_is_alike(const fy_proof_quantize *a, const fy_proof_quant
            strcmp(a->kind, b->kind) == 0;
 }
 
-static ferry_status check_values(const fy_proof_tensor *values, ferry_error *error)
+static ferry_status check_values(const fy_proof_tensor *values, const fy_proof_quantize *quantize,
+                                 ferry_error *error)
 {
     uint32_t kind = values->entry->dtype.kind;
     bool has_blocks = kind == FERRY_F32 || kind == FERRY_F16 || kind == FERRY_BF16;
+    if (is_f4(quantize) && values->entry->shape[FY_PROOF_DIMS - 1] % 2 != 0) {
+        return fy_fail(error, FERRY_ERR_INVALID_INPUT,
+                       "%.*s: becomes f4, but its rows would end within a byte", NAME_BYTES,
+                       values->name);
+    }
     if (has_blocks && values->entry->n_dims >= 2 && values->entry->scaling == NULL) {
         return FERRY_OK;
     }
@@ -133,12 +162,38 @@ static ferry_status check_values(const fy_proof_tensor *values, ferry_error *err
                    NAME_BYTES, values->name);
 }
 
+/* Notes which tensor has an f32 for each matrix of one that becomes f4. */
+static ferry_status add_given(fy_proof_spec *spec, uint32_t tensor,
+                              const fy_proof_quantize *quantize, ferry_error *error)
+{
+    fy_proof_tensor *values = &spec->tensors[tensor];
+    const char *name = fy_proof_scales_name(spec, quantize->given, values->name);
+    uint32_t found = 0;
+    FY_TRY(fy_check_memory(name != NULL, "the scales of a tensor", error));
+    bool is_there = fy_proof_spec_find(spec, name, &found);
+    const fy_proof_entry *has = is_there ? spec->tensors[found].entry : NULL;
+    const fy_proof_entry *of = values->entry;
+    bool fits = is_there && has->dtype.kind == FERRY_F32 && has->scaling == NULL &&
+                has->staged == NULL && !has->has_source && has->n_dims + 2 == of->n_dims &&
+                (values->given == 0 || values->given == found + 1);
+    for (size_t d = 0; fits && d < ROWS; d++) {
+        fits = has->shape[d + 2] == of->shape[d];
+    }
+    values->given = found + 1;
+    return fits ? FERRY_OK
+                : fy_fail(error, FERRY_ERR_INVALID_INPUT,
+                          "%.*s: becomes f4 by a tensor that is not there, or has no f32 for each "
+                          "matrix, or is not the only one",
+                          NAME_BYTES, values->name);
+}
+
 ferry_status fy_proof_scales_add(fy_proof_spec *spec, uint32_t tensor,
                                  const fy_proof_quantize *quantize, ferry_error *error)
 {
     const fy_proof_entry *values = spec->tensors[tensor].entry;
     uint32_t found;
-    FY_TRY(check_values(&spec->tensors[tensor], error));
+    FY_TRY(check_values(&spec->tensors[tensor], quantize, error));
+    FY_TRY(is_f4(quantize) ? add_given(spec, tensor, quantize, error) : FERRY_OK);
     const char *name = fy_proof_scales_name(spec, quantize->scale, spec->tensors[tensor].name);
     fy_proof_scaling *scaling = fy_arena_alloc(&spec->arena, 1, sizeof *scaling);
     FY_TRY(fy_check_memory(name != NULL && scaling != NULL, "the scales of a tensor", error));
@@ -210,20 +265,21 @@ static ferry_status check_type(const fy_proof_spec *spec, const fy_proof_move *m
  * Whether the move says that the receiver computes it: codes, of which it then gets the values.
  * Senders compute what they can be seen to have whole blocks of.
  */
-static ferry_status check_maker(const fy_proof_spec *spec, bool is_scales,
+static ferry_status check_maker(const fy_proof_spec *spec, bool is_scales, bool is_f4,
                                 const fy_proof_move *move, bool *at_receiver_out,
                                 ferry_error *error)
 {
     const char *at = move->stated.at;
     bool has_shards = spec->sides[FY_PROOF_SOURCE].memory == NULL &&
                       !spec->tensors[move->tensor].entry->has_source;
-    *at_receiver_out = !is_scales && is_word(at, "receiver");
+    *at_receiver_out = !is_scales && !is_f4 && is_word(at, "receiver");
     if (*at_receiver_out || (is_word(at, "sender") && has_shards)) {
         return FERRY_OK;
     }
     return fy_proof_move_fail(spec, move, error,
                               is_scales    ? "should say that the sender makes these scales: a "
                                              "receiver makes its own without a move"
+                              : is_f4      ? "should say that the sender makes f4, of a shard"
                               : has_shards ? "should say who quantizes it"
                                            : "should say that the receiver quantizes it, for what "
                                              "senders have are no shards of whole blocks");
@@ -235,13 +291,13 @@ ferry_status fy_proof_quantize_check(const fy_proof_spec *spec, const fy_proof_q
 {
     const fy_proof_stated *s = &move->stated;
     const fy_proof_entry *entry = spec->tensors[move->tensor].entry;
-    ferry_dtype values =
-        is_scales ? spec->tensors[entry->scaling->tensor].entry->dtype : entry->dtype;
+    uint32_t of = is_scales ? entry->scaling->tensor : move->tensor;
+    ferry_dtype values = spec->tensors[of].entry->dtype;
     ferry_dtype made = is_scales ? quantize->scales : quantize->codes;
     fy_json_place place = {.key = "quantize"};
     quantize_json q = {.format = NULL};
     fy_proof_quantize stated = {.kind = NULL};
-    FY_TRY(check_maker(spec, is_scales, move, at_receiver_out, error));
+    FY_TRY(check_maker(spec, is_scales, is_f4(quantize), move, at_receiver_out, error));
     move->bits = *at_receiver_out ? values.element_bits : made.element_bits;
     FY_TRY(check_type(spec, move, s->src_dtype, values, error));
     FY_TRY(check_type(spec, move, s->dst_dtype, made, error));
@@ -253,6 +309,12 @@ ferry_status fy_proof_quantize_check(const fy_proof_spec *spec, const fy_proof_q
     }
     FY_TRY(fy_json_read(s->quantize, &place, fields, &q, NULL, error));
     FY_TRY(settle(&q, &place, &stated, error));
+    uint32_t given = spec->tensors[of].given; /* what nobody wants has none */
+    if (is_f4(quantize) ? given == 0 || !is_word(q.given, spec->tensors[given - 1].name)
+                        : q.given != NULL) {
+        return fy_proof_move_fail(spec, move, error,
+                                  "says other scales of its matrices than the spec");
+    }
     return q.scale == NULL && fy_proof_quantize_is_alike(&stated, quantize)
                ? FERRY_OK
                : fy_proof_move_fail(spec, move, error,
@@ -280,6 +342,35 @@ ferry_status fy_proof_quantize_count(const fy_proof_spec *spec, const fy_proof_s
         move->src[d] = begin / block;
     }
     return FERRY_OK;
+}
+
+/* Whether two dimensions have the same elements in the same order. */
+static bool are_same(const fy_proof_pieces *a, const fy_proof_pieces *b)
+{
+    bool same = a->n == b->n && a->length == b->length;
+    for (size_t i = 0; same && i < a->n; i++) {
+        same = a->items[i].local == b->items[i].local && a->items[i].global == b->items[i].global &&
+               a->items[i].length == b->items[i].length;
+    }
+    return same;
+}
+
+ferry_status fy_proof_quantize_given(const fy_proof_spec *spec, const fy_proof_shard *values,
+                                     const fy_proof_shard *given, const fy_proof_move *move,
+                                     ferry_error *error)
+{
+    uint64_t all = 1;
+    bool has = given != NULL;
+    for (size_t d = 0; has && d < ROWS; d++) {
+        all *= given->shape[d + 2];
+        has = are_same(&values->dims[d], &given->dims[d + 2]);
+    }
+    return has && given->flat_begin == 0 && given->flat_end == all
+               ? FERRY_OK
+               : fy_proof_move_fail(
+                     spec, move, error,
+                     "is of a rank without the scales of its matrices, by which f4 is "
+                     "made");
 }
 
 ferry_status fy_proof_quantize_align(const fy_proof_spec *spec, const fy_proof_quantize *quantize,

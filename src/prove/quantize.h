@@ -46,6 +46,14 @@ ferry_status fy_proof_quantize_check(const fy_proof_spec *spec, const fy_proof_q
 ferry_status fy_proof_quantize_count(const fy_proof_spec *spec, const fy_proof_shard *values,
                                      fy_proof_move *move, ferry_error *error);
 
+/*
+ * Of a move to f4: whoever sends it has the scales of the matrices that it has, in their order.
+ * NULL: it has none of these.
+ */
+ferry_status fy_proof_quantize_given(const fy_proof_spec *spec, const fy_proof_shard *values,
+                                     const fy_proof_shard *given, const fy_proof_move *move,
+                                     ferry_error *error);
+
 /* Of a move of codes: its box at the source is of whole blocks. */
 ferry_status fy_proof_quantize_align(const fy_proof_spec *spec, const fy_proof_quantize *quantize,
                                      const fy_proof_shard *from, const fy_proof_move *move,

@@ -87,6 +87,7 @@ typedef struct fy_proof_quantize {
     const char *kind; /* of scales, in the words of a spec */
     uint64_t block[2];
     const char *scale; /* the name of their tensor, before its star is replaced */
+    const char *given; /* of f4 that of the scales of matrices, which the source has; else NULL */
 } fy_proof_quantize;
 
 /* Codes that become values by scales, which the source has, too. */
@@ -230,7 +231,9 @@ typedef struct fy_proof_tensor {
     const uint32_t *sources; /* tensor of each box; NULL: the tensor itself */
     const uint32_t *fed_by;  /* the same in ascending order */
     ferry_dtype scale_dtype; /* of the scales that come beside it; no bits: none do */
-    bool is_between;         /* it has a source and is one: no side needs a rule for it */
+    uint32_t
+        given; /* where it becomes f4: 1 + the tensor with the scales of its matrices; else 0 */
+    bool is_between; /* it has a source and is one: no side needs a rule for it */
     fy_proof_spot spots[FY_PROOF_SIDES]; /* on meshes */
     bool is_held[FY_PROOF_SIDES];        /* in boxes, some of it */
 } fy_proof_tensor;

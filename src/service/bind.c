@@ -107,7 +107,7 @@ static ferry_status check_given(const fy_binding *b, const fy_local_side *side,
 }
 
 /* Sources are held when something is sent of them: a replica may have no part in the plan. */
-static ferry_status hold(fy_binding *b, const fy_local_side *side, fy_local_tensor *tensor)
+ferry_status fy_bind_hold(fy_binding *b, const fy_local_side *side, fy_local_tensor *tensor)
 {
     size_t name;
     FY_TRY(fy_registry_name(b->registry, fy_tensors_name(side->tensors, tensor->index), &name,
@@ -140,7 +140,7 @@ static ferry_status take_shard(fy_binding *b, fy_local_side *side, const ferry_s
         return fy_fail_no_memory(b->error, "the tensors of a plan");
     }
     side->items[side->n++] = tensor;
-    return side->is_destination ? hold(b, side, &side->items[side->n - 1]) : FERRY_OK;
+    return side->is_destination ? fy_bind_hold(b, side, &side->items[side->n - 1]) : FERRY_OK;
 }
 
 static ferry_status visit_source(void *context, const ferry_shard *shard)
@@ -269,9 +269,10 @@ static uint32_t bits_of(const ferry_move *move, bool is_send)
 /* How many bytes a move's elements are at one of its ends; false: more than a number can say. */
 static bool bytes_at_end(const ferry_move *move, bool is_send, uint64_t *bytes_out)
 {
-    *bytes_out = move->bytes;
-    return move->conversion == NULL || fy_mul(move->bytes / (move->dtype.element_bits / 8),
-                                              bits_of(move, is_send) / 8, bytes_out);
+    *bytes_out = move->bytes; /* of what has half bytes these are half bytes here too */
+    return bits_of(move, is_send) == move->dtype.element_bits ||
+           fy_mul(move->bytes / (move->dtype.element_bits / 8), bits_of(move, is_send) / 8,
+                  bytes_out);
 }
 
 /* The area of a move's box in a tensor of this rank. */
@@ -324,7 +325,7 @@ static ferry_status find_member(const fy_binding *b, uint32_t member, uint32_t *
  * What becomes of a move's elements. Of plans that ferry made all of this is so; a caller's own
  * could be anything.
  */
-static ferry_status find_conversion(const fy_binding *b, const ferry_move *move,
+static ferry_status find_conversion(fy_binding *b, const ferry_move *move,
                                     const fy_local_tensor *tensor, bool is_send,
                                     uint32_t *number_out)
 {
@@ -361,9 +362,12 @@ static ferry_status find_conversion(const fy_binding *b, const ferry_move *move,
     return fy_registry_convert(b->registry, &conversion, number_out, b->error);
 }
 
-static bool makes_scales(const ferry_move *move)
+/* Scales, and codes of half a byte, are sent from where they were made when a run began. */
+static bool is_made_before(const ferry_move *move)
 {
-    return move->conversion != NULL && move->conversion->kind == FERRY_CONVERSION_SCALES;
+    return move->conversion != NULL && (move->conversion->kind == FERRY_CONVERSION_SCALES ||
+                                        (move->conversion->kind == FERRY_CONVERSION_CODES &&
+                                         move->conversion->code_dtype.kind == FERRY_F4));
 }
 
 static ferry_status add_end(fy_binding *b, const ferry_move *move, bool is_send)
@@ -382,10 +386,10 @@ static ferry_status add_end(fy_binding *b, const ferry_move *move, bool is_send)
     fy_area area = {0};
     ferry_status status = find_member(b, is_send ? move->to : move->from, &peer);
     if (status == FERRY_OK && tensor->held == FY_NONE) {
-        status = hold(b, side, tensor);
+        status = fy_bind_hold(b, side, tensor);
     }
-    if (status == FERRY_OK && is_send && makes_scales(move)) {
-        return fy_bind_scales(b, move, tensor, peer);
+    if (status == FERRY_OK && is_send && is_made_before(move)) {
+        return fy_bind_scaled(b, move, tensor, peer);
     }
     fy_local_tensor gathered;
     if (status == FERRY_OK && !is_send && fy_is_gathered(move)) {

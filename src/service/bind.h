@@ -100,12 +100,15 @@ ferry_status fy_bind_fail_move(const fy_binding *b, const ferry_move *move, cons
 
 /* bind_blocks.c */
 
-/* A send of scales that are made when a run begins. */
-ferry_status fy_bind_scales(fy_binding *b, const ferry_move *move, const fy_local_tensor *values,
+/* The caller's memory of a tensor of a side. */
+ferry_status fy_bind_hold(fy_binding *b, const fy_local_side *side, fy_local_tensor *tensor);
+
+/* A send of scales, or of codes of f4, that are made when a run begins. */
+ferry_status fy_bind_scaled(fy_binding *b, const ferry_move *move, const fy_local_tensor *values,
                             uint32_t peer);
 /* What becomes of a move's values: codes, of the divisors of its box. */
-ferry_status fy_bind_codes(const fy_binding *b, const ferry_move *move,
-                           const fy_local_tensor *values, uint32_t *number_out);
+ferry_status fy_bind_codes(fy_binding *b, const ferry_move *move, const fy_local_tensor *values,
+                           uint32_t *number_out);
 /* Memory of the service's for values, which lie there as their codes in the tensor. */
 ferry_status fy_bind_gather(const fy_binding *b, fy_local_tensor *codes, ferry_dtype values,
                             const char *name, fy_local_tensor *gathered_out);

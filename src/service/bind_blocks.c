@@ -192,10 +192,32 @@ static fy_quantized format_of(const ferry_conversion *its, ferry_dtype values)
                                      .scale_kind = its->scale_dtype.kind,
                                      .rule = (fy_scale_rule)its->scale_rule,
                                      .block = {its->block[0], its->block[1]}},
-                          .kind = values.kind};
+                          .kind = values.kind,
+                          .tensor_scale = its->code_dtype.kind == FERRY_F4 ? 1 : 0};
 }
 
-static ferry_status take_scaling(const fy_binding *b, const ferry_move *move,
+/* Of f4 the caller's scale of each matrix, which a run reads when it begins; else FY_NONE. */
+static ferry_status find_given(fy_binding *b, const ferry_move *move, uint64_t n_planes,
+                               uint32_t *held_out)
+{
+    fy_local_side *side = &b->sides[FERRY_SIDE_SOURCE];
+    fy_local_tensor *given = NULL;
+    *held_out = FY_NONE;
+    if (move->conversion->code_dtype.kind != FERRY_F4) {
+        return FERRY_OK;
+    }
+    if (move->tensor_scale != NULL) {
+        FY_TRY(fy_bind_find(side, move->tensor_scale, &given, b->error));
+    }
+    if (given == NULL || given->bytes / sizeof(float) != n_planes) {
+        return fy_bind_fail_move(b, move, "has no scale of each matrix at its sender");
+    }
+    FY_TRY(given->held == FY_NONE ? fy_bind_hold(b, side, given) : FERRY_OK);
+    *held_out = given->held;
+    return FERRY_OK;
+}
+
+static ferry_status take_scaling(fy_binding *b, const ferry_move *move,
                                  const fy_local_tensor *tensor, uint32_t *number_out)
 {
     const ferry_conversion *its = move->conversion;
@@ -203,6 +225,7 @@ static ferry_status take_scaling(const fy_binding *b, const ferry_move *move,
     fy_quantized q = format_of(its, move->src_dtype);
     fy_block_facts facts;
     uint64_t n_planes = 1;
+    uint32_t given = FY_NONE;
     if (!tensor->is_whole || n < 2 || move->src_n_dims != n || its->at_receiver ||
         move->src_parameter != NULL) {
         return fy_bind_fail_move(b, move,
@@ -214,30 +237,35 @@ static ferry_status take_scaling(const fy_binding *b, const ferry_move *move,
         n_planes *= tensor->shape[d];
     }
     FY_TRY(fy_check_quantized(&q, &facts, b->error));
-    return fy_registry_scale(b->registry, tensor->held, &q, n_planes, number_out, b->error);
+    FY_TRY(find_given(b, move, n_planes, &given));
+    return fy_registry_scale(b->registry, tensor->held, given, &q, n_planes, number_out, b->error);
 }
 
-/* The shard's scales, as a tensor of its own. */
-static fy_local_tensor scales_of(const fy_scaling *s, const fy_local_tensor *values)
+/* The shard's scales, or codes, as a tensor of its own. */
+static fy_local_tensor scaled_of(const fy_scaling *s, const fy_local_tensor *values, bool is_codes)
 {
     fy_local_tensor scales = *values;
+    if (is_codes) {
+        scales.held = s->held_codes;
+        return scales;
+    }
     fy_scales_shape(&s->q, &scales.shape[values->n_dims - 2]);
     scales.held = s->held;
-    scales.bytes = s->n * s->n_planes * (s->q.format.scale_kind == FERRY_F32 ? sizeof(float) : 1);
     return scales;
 }
 
-ferry_status fy_bind_scales(fy_binding *b, const ferry_move *move, const fy_local_tensor *values,
+ferry_status fy_bind_scaled(fy_binding *b, const ferry_move *move, const fy_local_tensor *values,
                             uint32_t peer)
 {
+    bool is_codes = move->conversion->kind == FERRY_CONVERSION_CODES;
     uint64_t begin[FERRY_MAX_DIMS], length[FERRY_MAX_DIMS];
     uint32_t number = 0, n = values->n_dims, bits = move->dtype.element_bits;
     fy_element_box box;
     fy_area area;
     FY_TRY(take_scaling(b, move, values, &number));
-    fy_local_tensor scales = scales_of(&b->registry->scalings[number], values);
+    fy_local_tensor scales = scaled_of(&b->registry->scalings[number], values, is_codes);
     for (uint32_t d = 0; d < n; d++) {
-        uint64_t block = d + 2 < n ? 1 : move->conversion->block[d + 2 - n];
+        uint64_t block = d + 2 < n || is_codes ? 1 : move->conversion->block[d + 2 - n];
         begin[d] = move->src_begin[d] / block;
         length[d] = fy_ceil_div(move->src_length[d], block);
         if (move->src_begin[d] % block != 0) {
@@ -250,14 +278,14 @@ ferry_status fy_bind_scales(fy_binding *b, const ferry_move *move, const fy_loca
     }
     FY_TRY(fy_area_make(box.first, box.run, box.n_dims, box.length, box.stride, &area, b->error));
     if (area.bytes != move->bytes) {
-        return fy_bind_fail_move(b, move, "has other scales than its box has blocks");
+        return fy_bind_fail_move(b, move, "has other codes, or scales, than its box");
     }
-    return fy_registry_add_area(b->registry, true, move->task_id, peer, scales.held, bits / 8, 0,
-                                &area, b->error);
+    return fy_registry_add_area(b->registry, true, move->task_id, peer, scales.held,
+                                bits % 8 == 0 ? bits / 8 : 1, 0, &area, b->error);
 }
 
-ferry_status fy_bind_codes(const fy_binding *b, const ferry_move *move,
-                           const fy_local_tensor *values, uint32_t *number_out)
+ferry_status fy_bind_codes(fy_binding *b, const ferry_move *move, const fy_local_tensor *values,
+                           uint32_t *number_out)
 {
     uint32_t number = 0, n = values->n_dims;
     uint64_t shape[2], step;

@@ -323,7 +323,12 @@ ferry_status ferry_service_mark_unchanged(ferry_service *service, const char *su
     }
     for (size_t i = 0; status == FERRY_OK && i < registry->n_scalings; i++) { /* as their values */
         const fy_scaling *s = &registry->scalings[i];
-        registry->held[s->held].is_marked = registry->held[s->source].is_marked;
+        bool is_marked = registry->held[s->source].is_marked &&
+                         (s->given == FY_NONE || registry->held[s->given].is_marked);
+        registry->held[s->held].is_marked = is_marked;
+        if (s->given != FY_NONE) {
+            registry->held[s->held_codes].is_marked = is_marked;
+        }
     }
     fy_subset_cleanup(&names);
     return status;

@@ -49,9 +49,12 @@ typedef struct checker {
     bool exhausted;
 } checker;
 
-/* All that a scaling reads, as an end that is sent. */
-static fy_end shard_of(const fy_scaling *s)
+/* All that a scaling reads, as an end that is sent: the values, and the scales of its matrices. */
+static fy_end shard_of(const fy_scaling *s, bool is_given)
 {
+    if (is_given && s->given != FY_NONE) {
+        return (fy_end){.held = s->given, .run_bytes = s->n_planes * sizeof(float)};
+    }
     uint64_t n = s->n_planes * s->q.n_rows * s->q.n_columns; /* it fits: it lies in memory */
     return (fy_end){.held = s->source, .run_bytes = n * fy_cast_element_bytes(s->q.kind)};
 }
@@ -62,7 +65,7 @@ static fy_end shard_of(const fy_scaling *s)
  */
 static size_t n_ends(const fy_registry *registry, bool is_read)
 {
-    return is_read ? registry->sends.n + registry->n_scalings
+    return is_read ? registry->sends.n + 2 * registry->n_scalings
                    : registry->receives.n + 2 * registry->n_makings;
 }
 
@@ -74,7 +77,7 @@ static fy_end end_at(const fy_registry *registry, size_t index, bool is_read)
     }
     index -= ends->n;
     if (is_read) {
-        return shard_of(&registry->scalings[index]);
+        return shard_of(&registry->scalings[index / 2], index % 2 == 1);
     }
     const fy_code_maker *making = &registry->makings[index / 2];
     return index % 2 == 0 ? making->codes : making->scales;

@@ -2,7 +2,9 @@
 /*
  * Scales of what a rank sends as codes. They are made when a run begins, before anything is sent:
  * then each code is a quotient that is rounded, and codes are cast within the copies like all that
- * is cast. Some rows of blocks are made in one step, for others wait for signs of life.
+ * is cast. Codes of half a byte are made here too, with a scale of each matrix that the caller
+ * gives, and are sent from where they lie. Some rows of blocks are made in one step, for others
+ * wait for signs of life.
  */
 #include "service/run.h"
 
@@ -17,6 +19,8 @@ void fy_scalings_free(fy_registry *registry)
     for (size_t i = 0; i < registry->n_scalings; i++) {
         fy_free(registry->scalings[i].stored);
         fy_free(registry->scalings[i].divisors);
+        fy_free(registry->scalings[i].codes);
+        fy_free(registry->scalings[i].tensor_scales);
     }
     fy_free(registry->scalings);
     fy_index_cleanup(&registry->scalings_by_source);
@@ -34,6 +38,18 @@ static uint64_t scale_bytes(const fy_scaling *s)
     return s->q.format.scale_kind == FERRY_F32 ? sizeof(float) : 1;
 }
 
+/* What codes of half a byte take. */
+static ferry_status fill_in_codes(fy_registry *registry, fy_scaling *s, ferry_error *error)
+{
+    uint64_t bytes = fy_codes_row_bytes(&s->q) * s->q.n_rows * s->n_planes; /* less than values */
+    s->codes = fy_alloc_zeroed(bytes + 1, 1);
+    s->tensor_scales = fy_alloc_zeroed(s->n_planes + 1, sizeof *s->tensor_scales);
+    FY_TRY(fy_check_memory(s->codes != NULL && s->tensor_scales != NULL, "the codes of a plan",
+                           error));
+    ferry_buffer buffer = ferry_buffer_of(s->codes, bytes);
+    return fy_registry_hold_tensor(registry, &buffer, NULL, 0, false, &s->held_codes, error);
+}
+
 static ferry_status fill_in(fy_registry *registry, fy_scaling *s, ferry_error *error)
 {
     uint64_t shape[2], all;
@@ -42,15 +58,17 @@ static ferry_status fill_in(fy_registry *registry, fy_scaling *s, ferry_error *e
         return fy_fail(error, FERRY_ERR_INVALID_PLAN, "a tensor has too many scales");
     }
     s->stored = fy_alloc_zeroed(all + 1, scale_bytes(s));
-    s->divisors = fy_alloc_zeroed(all + 1, sizeof *s->divisors);
-    FY_TRY(
-        fy_check_memory(s->stored != NULL && s->divisors != NULL, "the scales of a plan", error));
+    s->divisors = s->given == FY_NONE ? fy_alloc_zeroed(all + 1, sizeof *s->divisors) : NULL;
+    FY_TRY(fy_check_memory(s->stored != NULL && (s->divisors != NULL || s->given != FY_NONE),
+                           "the scales of a plan", error));
+    FY_TRY(s->given == FY_NONE ? FERRY_OK : fill_in_codes(registry, s, error));
     ferry_buffer buffer = ferry_buffer_of(s->stored, all * scale_bytes(s));
     return fy_registry_hold_tensor(registry, &buffer, NULL, 0, false, &s->held, error);
 }
 
-ferry_status fy_registry_scale(fy_registry *registry, uint32_t source, const fy_quantized *q,
-                               uint64_t n_planes, uint32_t *number_out, ferry_error *error)
+ferry_status fy_registry_scale(fy_registry *registry, uint32_t source, uint32_t given,
+                               const fy_quantized *q, uint64_t n_planes, uint32_t *number_out,
+                               ferry_error *error)
 {
     uint64_t hash = fy_hash_mix(source, 2);
     fy_index_cursor c = fy_index_first(&registry->scalings_by_source, hash);
@@ -65,7 +83,8 @@ ferry_status fy_registry_scale(fy_registry *registry, uint32_t source, const fy_
         !fy_index_insert(&registry->scalings_by_source, hash, (uint32_t)n)) {
         return fy_fail_no_memory(error, "the scales of a plan");
     }
-    registry->scalings[n] = (fy_scaling){.q = *q, .n_planes = n_planes, .source = source};
+    registry->scalings[n] = (fy_scaling){
+        .q = *q, .n_planes = n_planes, .source = source, .given = given, .held_codes = FY_NONE};
     registry->n_scalings = n + 1;
     *number_out = (uint32_t)n;
     return fill_in(registry, &registry->scalings[n], error);
@@ -98,8 +117,39 @@ static void make_band(void *context, uint64_t index)
     fy_input values = {.data = w->values + (w->is_brought ? 0 : at),
                        .n_bytes = q.n_rows * w->bands.row_bytes};
     fy_output stored = {.data = s->stored + first * scale_bytes(s), .n_bytes = n * scale_bytes(s)};
+    if (s->given != FY_NONE) {
+        uint64_t row_bytes = fy_codes_row_bytes(&q);
+        fy_output codes = {.data = s->codes + at / w->bands.row_bytes * row_bytes,
+                           .n_bytes = q.n_rows * row_bytes};
+        q.tensor_scale = s->tensor_scales[band / w->bands.n];
+        (void)fy_quantize(&q, &values, &codes, &stored, NULL);
+        return;
+    }
     fy_output divisors = {.data = s->divisors + first, .n_bytes = n * sizeof(float)};
     (void)fy_block_scales(&q, &values, &stored, &divisors, NULL);
+}
+
+/* The scales of its matrices that the caller gives, as they are now. */
+static ferry_status read_given(ferry_service *service, const fy_scaling *s, ferry_error *error)
+{
+    const fy_registry *registry = &service->registry;
+    const fy_space host = {.kind = FERRY_MEMORY_HOST};
+    const fy_held *given = &registry->held[s->given];
+    FY_TRY(fy_move_now(host, s->tensor_scales, fy_space_of(&given->front), given->front.base,
+                       s->n_planes * sizeof *s->tensor_scales, error));
+    for (uint64_t i = 0; i < s->n_planes; i++) {
+        float scale = s->tensor_scales[i];
+        if (!(scale >= 0x1p-117f && scale <= 0x1p119f)) {
+            return fy_fail(
+                error, FERRY_ERR_INVALID_INPUT,
+                "%s: element %llu at rank %u is %g, by which \"%s\" cannot become nvfp4; "
+                "give the largest magnitude of the matrix / 2688, from 2^-117 to 2^119, "
+                "and 1 where that is 0",
+                registry->names + given->name, (unsigned long long)i, service->world->rank,
+                (double)scale, registry->names + registry->held[s->source].name);
+        }
+    }
+    return FERRY_OK;
 }
 
 /* One band of memory that the CPU does not touch, or that begins within an element. */
@@ -149,6 +199,10 @@ bool fy_scales_step(ferry_service *service)
     uint64_t all = w.bands.n * w.scaling->n_planes;
     ferry_status status = FERRY_OK;
     ferry_error why;
+    if (run->scaled.n_bands == 0 && w.scaling->given != FY_NONE) {
+        status = read_given(service, w.scaling, &why);
+        run->scaled.n_bands = status == FERRY_OK ? 0 : all;
+    }
     if (run->scaled.n_bands < all) {
         run->scaled.n_bands += make_some(service, &w, all - run->scaled.n_bands, &status, &why);
     }

@@ -108,7 +108,7 @@ typedef struct fy_pattern {
 /*
  * Blocks of a source that share a scale: the scales of all of it, made anew when a run begins
  * (scales.c), from which its codes follow element by element. Those that are sent are the bytes of
- * `stored`.
+ * `stored`. Codes of half a byte, which no copy makes, are made with them.
  */
 typedef struct fy_scaling {
     fy_quantized q;    /* of one matrix of the shard */
@@ -116,8 +116,12 @@ typedef struct fy_scaling {
     uint32_t source;   /* held: the values */
     uint32_t held;     /* and the stored scales */
     char *stored;
-    float *divisors; /* of elements, one for each scale */
-    uint64_t n;      /* scales of a matrix */
+    float *divisors;      /* of elements, one for each scale; NULL: codes are f4 */
+    uint64_t n;           /* scales of a matrix */
+    uint32_t given;       /* of f4: held, the caller's scale of each matrix; else FY_NONE */
+    uint32_t held_codes;  /* and the codes */
+    float *tensor_scales; /* as given, read when a run begins */
+    char *codes;
 } fy_scaling;
 
 /*
@@ -396,8 +400,9 @@ ferry_status fy_bind(fy_registry *registry, const ferry_world *world, const ferr
 ferry_status fy_check_writers(const fy_registry *registry, uint32_t my_rank, ferry_error *error);
 
 /* scales.c: the scaling of a source's shard, made where there is none; its number. */
-ferry_status fy_registry_scale(fy_registry *registry, uint32_t source, const fy_quantized *q,
-                               uint64_t n_planes, uint32_t *number_out, ferry_error *error);
+ferry_status fy_registry_scale(fy_registry *registry, uint32_t source, uint32_t given,
+                               const fy_quantized *q, uint64_t n_planes, uint32_t *number_out,
+                               ferry_error *error);
 void fy_scalings_free(fy_registry *registry);
 /*
  * Of a run that has begun: makes some of the scales, in the order of the sources; false: all are

@@ -70,7 +70,9 @@ def bytes_of(model, tensor, subset):
     else:
         for how in formats_of(model, tensor, subset):
             for rank, shard in model.at_source(tensor.name).shards.items():
-                taken[rank] += n_blocks(how, shard, tensor.shape) * (4 + width(how.scales) // 8)
+                blocks = n_blocks(how, shard, tensor.shape)
+                taken[rank] += blocks * width(how.scales) // 8
+                taken[rank] += math.prod(shard.shape) // 2 if how.is_f4 else 4 * blocks
     return taken
 
 

@@ -5,6 +5,7 @@
 """
 
 import copy
+import math
 import random
 
 import box_random
@@ -115,7 +116,56 @@ def add_quantized(rng, spec):
                 break
             entries[number] = before
             del entries[n:]
-    return spec
+    return add_f4(spec)
+
+
+def f4_parameters(rng, name, shape, quantize):
+    """Whole blocks of it, row-major or with its rows apart, and all of its scales."""
+    begin, lengths = aligned_box(rng, shape, [1, 16])
+    pitch = lengths[-1] + rng.choice([0, 0, 2])
+    strides = row_major_strides([*lengths[:-1], pitch])
+    elements = math.prod(lengths[:-1]) * pitch
+    yield {"parameter": name, "elements": elements, "quantize": quantize, "partial": True, "holds": [
+        {"tensor": name, "begin": begin, "shape": lengths, "offset": 0, "strides": list(strides)}]}
+    scales = [*shape[:-1], -(-shape[-1] // 16)]
+    yield {"parameter": "scales of " + name, "elements": math.prod(scales), "holds": [
+        {"tensor": name + "_s", "begin": [0] * len(scales), "shape": scales, "offset": 0,
+         "strides": list(row_major_strides(scales))}]}
+
+
+def put_f4(rng, spec):
+    source, destination = spec["source"], spec["destination"]
+    name = "half%d" % len(spec["tensors"])
+    given, lead = name + ".g", [rng.randint(1, 3)] if rng.random() < 0.3 else []
+    shape = [*lead, rng.randint(1, 9), 2 * rng.randint(1, 40)]
+    spec["tensors"] += [
+        {"name": name, "shape": shape, "dtype": rng.choice(["f32", "f16", "bf16"])},
+        {"name": given, "shape": lead, "dtype": "f32"}]
+    cut = draw_shards(rng, source, shape, [1, 16])
+    source["rules"][:0] = [{"match": name, **cut}, {"match": given, "shard": [
+        entry for entry in cut.get("shard", []) if entry["dim"] < len(lead)]}]
+    quantize = {"format": "nvfp4", "scale": "*_s", "tensor_scale": "*.g"}
+    if "boxes" in destination:
+        ranks = sorted({rank for entry in destination["boxes"]
+                        for rank in box_random.listed_ranks(entry)})
+        for entry in f4_parameters(rng, name, shape, quantize):
+            destination["boxes"].append(
+                {"ranks": rng.sample(ranks, rng.randint(1, len(ranks))), **entry})
+        return
+    here = {"skip": True} if rng.random() < 0.5 else draw_shards(rng, destination, lead, [1, 1])
+    destination["rules"][:0] = [
+        {"match": name, "quantize": quantize, **draw_shards(rng, destination, shape, [1, 16])},
+        {"match": given, **here}]
+
+
+def add_f4(spec):
+    """Of some specs one with a tensor that becomes nvfp4, by a scale of each of its matrices."""
+    rng = random.Random("f4 %s" % spec)
+    if "boxes" in spec["source"] or rng.random() < 0.6:
+        return spec
+    made = copy.deepcopy(spec)
+    put_f4(rng, made)
+    return made if is_valid(made) else spec
 
 
 def codes_for(rng, spec, scale_name=None):
@@ -341,7 +391,7 @@ def draw_quantized_boxes(rng):
                 entries.append(scale_parameter(rng, spec, entry, "*_scale"))
         else:
             entries.append(entry)
-    return spec
+    return add_f4(spec)
 
 
 def quantized_boxes(seed):

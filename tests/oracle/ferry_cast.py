@@ -178,8 +178,8 @@ class Change:
 
 
 def width(dtype):
-    if dtype == "f8e8m0":  # of scales
-        return 8
+    if dtype in ("f8e8m0", "f4"):  # of scales, and of codes of blocks
+        return 8 if dtype == "f8e8m0" else 4
     exponent, mantissa, _ = TYPES[dtype]
     return 1 + exponent + mantissa
 

@@ -441,6 +441,7 @@ class Tensor:
         self.values = self.quantize = None  # of scales: whose they are
         self.codes = self.staged = None  # of scales that come beside codes, and of these
         self.quantized_at = "sender"  # who makes its codes and scales
+        self.given = None  # where it becomes nvfp4: the tensor with a scale of each matrix
         self.bits = dtype_bits(dtype)
         self.source = source
         self.only = only  # "source": the destination has no place for it
@@ -566,6 +567,8 @@ class Model:
         for scales in self.tensors:
             if scales.values is not None and not self._have_blocks(whole, scales):
                 scales.values.quantized_at = "receiver"
+        for values in (tensor for tensor in self.tensors if tensor.given is not None):
+            self._check_given(whole, values)
         self.between = {name for tensor in self.tensors for name in source_names(tensor)
                         if name in self.by_name and self.by_name[name].source is not None}
 
@@ -616,8 +619,27 @@ class Model:
             here[:] = map(min, here, feed.at[-2:])
         return parts
 
+    @staticmethod
+    def _check_given(source, values):
+        """Senders make nvfp4, each of its matrices by the scales that it has of them."""
+        require(values.quantized_at == "sender", "%s: nvfp4 by receivers" % values.name)
+        try:
+            placement = source.place(values.name, values.shape)
+        except SpecError:  # which is said to whoever looks there
+            return
+        given = source.place(values.given.name, values.given.shape)
+        for rank, shard in placement.shards.items() if placement else []:
+            own = given.shards.get(rank) if given else None
+            require(own is not None and own.flat is None
+                    and list(map(list, own.axes)) == list(map(list, shard.axes[:-2])),
+                    "%s: rank %d has not its scales" % (values.name, rank))
+
     def add_scales(self, tensor, quantize):
         quantize.check(tensor, "destination", require)
+        if quantize.is_f4:
+            given = quantize.given_of(tensor, self.by_name, require)
+            require(tensor.given in (None, given), "%s: two scales of a matrix" % tensor.name)
+            tensor.given = given
         name = quantize.name(tensor)
         if name in self.by_name:
             found = self.by_name[name]

@@ -3,17 +3,18 @@
 
 A second reading. The scales of a tensor are a tensor of the model too, in blocks of the first; where
 they are is where these blocks are, so no destination may have a part of one. Where a source may have,
-receivers make both, and no move brings scales. `quantized` is what a block becomes, in fractions.
+receivers make both, and no move brings scales. Of nvfp4 senders make both, by a scale of each matrix
+that they hold beside it. `quantized` is what a block becomes, in fractions.
 """
 
 from fractions import Fraction
 
 import ferry_cast
 
-FORMATS = {"f8e4m3", "f8e5m2", "mxfp8"}
+FORMATS = {"f8e4m3", "f8e5m2", "mxfp8", "nvfp4"}
 KINDS = {"f32": ("amax", "cover", "floor"), "f8e8m0": ("cover", "floor")}
 VALUES = {"f32", "f16", "bf16"}
-KEYS = {"format", "block", "scale", "scale_dtype", "scale_kind"}
+KEYS = {"format", "block", "scale", "scale_dtype", "scale_kind", "tensor_scale"}
 
 
 class Quantize:
@@ -22,9 +23,17 @@ class Quantize:
     def __init__(self, entry, what, require):
         require(isinstance(entry, dict) and set(entry) <= KEYS, "%s: quantize" % what)
         require(entry.get("format") in FORMATS, "%s: format" % what)
-        self.scale = entry.get("scale")
-        require(isinstance(self.scale, str) and self.scale not in ("", "*")
-                and self.scale.count("*") <= 1, "%s: scale" % what)
+        self.scale, self.given = entry.get("scale"), entry.get("tensor_scale")
+        self.is_f4 = entry["format"] == "nvfp4"
+        for name in [self.scale] + [self.given] * self.is_f4:
+            require(isinstance(name, str) and name not in ("", "*") and name.count("*") <= 1,
+                    "%s: scale" % what)
+        if self.is_f4:
+            require(set(entry) == {"format", "scale", "tensor_scale"}, "%s: nvfp4 and more" % what)
+            self.is_mx = False
+            self.codes, self.scales, self.kind, self.block = "f4", "f8e4m3", "amax", [1, 16]
+            return
+        require(self.given is None, "%s: tensor_scale" % what)
         self.is_mx = entry["format"] == "mxfp8"
         if self.is_mx:
             require(set(entry) == {"format", "scale"}, "%s: mxfp8 and more" % what)
@@ -41,6 +50,8 @@ class Quantize:
                 "%s: block" % what)
 
     def printed(self):
+        if self.is_f4:
+            return {"format": "nvfp4"}
         if self.is_mx or (self.codes, self.scales, self.kind, self.block) == (
                 "f8e4m3", "f8e8m0", "floor", [1, 32]):
             return {"format": "mxfp8"}
@@ -50,12 +61,22 @@ class Quantize:
     def name(self, tensor):
         return self.scale.replace("*", tensor.name)
 
+    def given_of(self, tensor, by_name, require):
+        """The tensor with a scale of each matrix."""
+        given = by_name.get(self.given.replace("*", tensor.name))
+        require(given is not None and given.dtype == "f32" and given.values is None
+                and given.codes is None and given.source is None
+                and list(given.shape) == list(tensor.shape[:-2]),
+                "%s: has no scale of each matrix" % tensor.name)
+        return given
+
     def shape(self, shape):
         return [*shape[:-2], *(-(-n // b) for n, b in zip(shape[-2:], self.block))]
 
     def check(self, tensor, what, require):
         require(tensor.dtype in VALUES and len(tensor.shape) >= 2 and tensor.values is None,
                 "%s: %s is not quantized" % (what, tensor.name))
+        require(not self.is_f4 or tensor.shape[-1] % 2 == 0, "%s: half a byte" % tensor.name)
 
     def blocks_of(self, axes, shape, require):
         """The indices that a shard has of each dimension, in blocks."""
@@ -84,10 +105,11 @@ class Made:
         self.quantize, self.part, self.dtype, self.at = quantize, part, tensor.dtype, at
         self.wanted = quantize.codes if part == "codes" else quantize.scales
         self.bits = tensor.bits if at == "receiver" else ferry_cast.width(self.wanted)
+        self.given = {"tensor_scale": tensor.given.name} if quantize.is_f4 else {}
 
     def printed(self):
         return {"src_dtype": self.dtype, "dst_dtype": self.wanted, "part": self.part,
-                "quantize": self.quantize.printed(), "at": self.at}
+                "quantize": {**self.quantize.printed(), **self.given}, "at": self.at}
 
 
 def codes_of(quantize, tensor):
@@ -132,8 +154,36 @@ def code_of(quantize, number, scale):
     return ferry_cast.write(quantize.codes, number, not number.is_infinite)
 
 
-def quantized(quantize, dtype, elements):
-    """The bits of the scale and of the codes of a block of elements, bits themselves."""
+F4 = [Fraction(n, 2) for n in (0, 1, 2, 3, 4, 6, 8, 12)]  # by the bits of a code
+
+
+def f4_of(value):
+    """The bits of the nearest magnitude; of two, those that are even."""
+    return min(range(8), key=lambda bits: (abs(F4[bits] - value), bits % 2))
+
+
+def quantized_f4(numbers, given):
+    """As quantized, by the scale of the matrix."""
+    if any(number.is_nan or number.is_infinite for number in numbers):
+        return 0x7f, [0] * len(numbers)
+    largest = max(number.value for number in numbers)
+    scale = Fraction(1)
+    if largest:
+        scale = max(largest / f32(6 * given), Fraction(2) ** -9)
+        scale = f32(scale) if scale < Fraction(2) ** 120 else scale
+    bits = ferry_cast.write_magnitude("f8e4m3", scale, True)
+    divisor = f32(ferry_cast.read("f8e4m3", bits).value * given)
+    quotients = [number.value / divisor for number in numbers]
+    return bits, [number.negative << 3 | f4_of(f32(q) if q < Fraction(2) ** 120 else q)
+                  for number, q in zip(numbers, quotients)]
+
+
+def quantized(quantize, dtype, elements, given=None):
+    """The bits of the scale and of the codes of a block of elements, bits themselves. given: of
+    nvfp4, the bits of the scale of its matrix."""
+    if quantize.is_f4:
+        return quantized_f4([ferry_cast.read(dtype, bits) for bits in elements],
+                            ferry_cast.read("f32", given).value)
     numbers = [ferry_cast.read(dtype, bits) for bits in elements]
     scale = scale_for(quantize, max((number.value for number in numbers
                                      if not number.is_nan and not number.is_infinite),

@@ -64,7 +64,7 @@ class Task:
         self.element_bytes = max(1, tensor.bits // 8)
         if "at" in move:
             of = ("dst_dtype",) if "quantize" in move else ("src_dtype", "dst_dtype")
-            self.element_bytes = min(ferry_cast.width(move[key]) for key in of) // 8
+            self.element_bytes = max(1, min(ferry_cast.width(move[key]) for key in of) // 8)
         made = {"sender": sorted(ferry_cast.printed(move).items(), key=str), "receiver": self.id}
         self.content = (self.sender, move.get("source", move["tensor"]), read_of(move),
                         str(made.get(move.get("at"))))  # a receiver cannot pass on what it casts

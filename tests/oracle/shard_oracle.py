@@ -39,9 +39,16 @@ def expected_order(model, subset):
     sources = {tensor.values.name if tensor.values else feed.source
                for tensor in wanted if not model.is_made(tensor)
                for feed in model.feeds(tensor)}
+    beside = {}  # the scales of matrices, with whoever makes nvfp4 by them
+    for tensor in wanted:
+        values, how = tensor.values or tensor, tensor.quantize or getattr(
+            tensor.given and model.change(tensor), "quantize", None)
+        if how is not None and how.is_f4:
+            beside.setdefault(values.given.name, set()).update(model.at_source(values.name).shards)
     held = {
-        "source": [(tensor.name, model.at_source(tensor.name).shards)
-                   for tensor in model.tensors if tensor.name in sources],
+        "source": [(tensor.name, model.at_source(tensor.name).shards if tensor.name in sources
+                    else beside[tensor.name])
+                   for tensor in model.tensors if tensor.name in sources or tensor.name in beside],
         "destination": [(tensor.name, model.at_destination(tensor.name).shards)
                         for tensor in wanted if tensor.codes is None],
     }

@@ -379,6 +379,49 @@ def quantize_rows():
         yield row("a rule of the %s for scales" % which, named, which, '"scales"', NAME)
 
 
+def f4(given=None, source_rule=None, destination_rule=None, shape=(12, 32), **said):
+    """A spec whose tensor becomes nvfp4, with some of what the scale of its matrix and a rule say."""
+    quantize = {"format": "nvfp4", "scale": "*_s", "tensor_scale": "*_g", **said}
+    quantize = {key: value for key, value in quantize.items() if value is not None}
+    spec = small(source_rule, {"quantize": quantize, **(destination_rule or {})}, shape=shape)
+    spec["destination"]["rules"][0]["match"] = NAME
+    spec["destination"]["rules"].append({"match": "*"})
+    spec["tensors"].append({"name": NAME + "_g", "shape": [], "dtype": "f32", **(given or {})})
+    spec["source"]["rules"].insert(0, {"match": NAME + "_g"})
+    return spec
+
+
+def f4_rows():
+    at = "destination.rules[0].quantize"
+    for key, values in (("tensor_scale", ("", "*", "*_*", 1, None)), ("block", ([1, 16],)),
+                        ("scale_dtype", ("f8e4m3",)), ("scale_kind", ("amax",))):
+        for value in values:
+            yield edge("nvfp4, %s %r" % (key, value), f4(**{key: value}), at)
+    yield edge("scales of matrices in f8", small({}, quantized(tensor_scale="*_g")), at, "nvfp4")
+    yield edge("nvfp4 by what is missing", f4(tensor_scale="*_h"), NAME, NAME + "_h", "2688")
+    yield edge("nvfp4 by bf16", f4({"dtype": "bf16"}), NAME + "_g", "f32")
+    yield edge("nvfp4 by a vector", f4({"shape": [12]}), NAME + "_g", "one f32 for each matrix")
+    yield edge("nvfp4 by one element", f4({"shape": [1]}), NAME + "_g", "one f32 for each matrix")
+    yield edge("nvfp4 by one for a stack", f4(shape=(2, 12, 32)), NAME + "_g", "each matrix")
+    yield edge("nvfp4 of odd rows", f4(shape=(12, 7)), NAME, "7 elements")
+    yield edge("nvfp4 of what is cut within a block",
+               f4(source_rule=shard({"dim": 1, "axis": "tp", "unit": 8})), NAME, "senders make",
+               "\"unit\" of 16")
+    yield edge("nvfp4 of what is cut flat", f4(source_rule={"flat": {"axis": "tp"}}), NAME,
+               "senders make")
+    yield edge("nvfp4 that is cut within a block",
+               f4(destination_rule=shard({"dim": 1, "axis": "tp", "unit": 8})), NAME, "destination",
+               "dim 1", "block of 16")
+    pinned = f4()
+    pinned["source"]["rules"][0]["on"] = {"pp": 0}
+    yield edge("nvfp4 where the scale is not", pinned, "rank 4", NAME, NAME + "_g")
+    absent = f4()
+    absent["source"]["rules"][0]["skip"] = True
+    yield edge("nvfp4 by what no source has", absent, "rank 0", NAME + "_g")
+    apart = f4({"shape": [4]}, shape=(4, 12, 32), source_rule=cut())
+    yield edge("nvfp4 by scales that are cut otherwise", apart, "rank 0", NAME + "_g", "cut as")
+
+
 def dequantized(changes=None, scales=None, **values):
     """A spec of codes and scales, with some of what a rule, the scales and "dequantize" say."""
     said = {"block": [3, 4], "scale": "*_s", **values}
@@ -469,6 +512,7 @@ def rule_rows():
     )
     yield from cast_rows()
     yield from quantize_rows()
+    yield from f4_rows()
     yield from dequantize_rows()
     yield edge("dim out of range", small(shard({"dim": 2, "axis": "tp"})), NAME, "2")
     yield edge("shard on a scalar", small(cut(), shape=[]), NAME)

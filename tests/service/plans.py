@@ -53,9 +53,18 @@ def blob_of(tensor, rng):
     return rng.randbytes(tensor.bytes_of(tensor.elements))
 
 
+FLIP = 59  # bits of every byte of a source, from one run to the next
+
+
 def in_run(blob, run):
     """What the program makes of a source before a run."""
-    return bytes(byte ^ run * 59 & 0xff for byte in blob)
+    return bytes(byte ^ run * FLIP & 0xff for byte in blob)
+
+
+def given_scales(blob, rng):
+    """Scales of matrices, by which nvfp4 is made: f32 between 2^-117 and 2^119 in each run."""
+    fits = [byte for byte in range(5, 0x7b) if 5 <= byte ^ FLIP <= 0x7a]
+    return bytes(rng.choice(fits) if at % 4 == 3 else byte for at, byte in enumerate(blob))
 
 
 def gather(bits, places):
@@ -201,7 +210,9 @@ class Blobs(dict):
         for number, indices in blocks.items():
             elements = [element(self[feeds[origin[i][0]].source], values.bits, origin[i][1])
                         for i in indices]
-            scales[number], made = quantized(quantize, values.dtype, elements)
+            matrix = number // math.prod(shape[-2:])
+            given = element(self[values.given.name], 32, matrix) if quantize.is_f4 else None
+            scales[number], made = quantized(quantize, values.dtype, elements, given)
             for index, code in zip(indices, made):
                 codes[index] = code
         return codes, scales
@@ -229,6 +240,7 @@ class Case:
 
 def write_mesh(case, model, blobs, is_source):
     used = {feed.source for tensor in model.wanted() for feed in model.feeds(tensor.values or tensor)}
+    used |= {tensor.given.name for tensor in model.tensors if tensor.given and tensor.name in used}
     for number, tensor in enumerate(model.tensors):
         if tensor.codes is not None or (is_source and (tensor.name not in used
                                                        or tensor.values is not None)):
@@ -262,6 +274,8 @@ def write_boxes(case, model, side, blobs, is_source):
 
 def write_case(folder, model, rng):
     first = {t.name: blob_of(t, rng) for t in model.tensors if t.source is None and not t.values}
+    for name in {t.given.name for t in model.tensors if t.given}:
+        first[name] = given_scales(first[name], rng)
     blobs = [Blobs({name: in_run(blob, run) for name, blob in first.items()}) for run in range(RUNS)]
     case = Case(folder, model)
     for side, is_source in ((model.source, True), (model.destination, False)):

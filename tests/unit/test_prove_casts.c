@@ -182,7 +182,10 @@ static const row blocks_spec_rows[] = {
     {"'block':[2,3]", "'block':[0,3]", FERRY_ERR_INVALID_INPUT, "block"},
     {"'scale':'*.s'", "'scale_kind':'amax'", FERRY_ERR_INVALID_INPUT, "names no tensor"},
     {"'scale':'*.s'", "'scale':'w'", FERRY_ERR_INVALID_INPUT, "w: is the name of scales"},
-    {"'format':'f8e4m3'", "'format':'nvfp4'", FERRY_ERR_INVALID_INPUT, "format \"nvfp4\""},
+    {"'format':'f8e4m3'", "'format':'f4'", FERRY_ERR_INVALID_INPUT, "format \"f4\""},
+    {"'format':'f8e4m3'", "'format':'nvfp4'", FERRY_ERR_INVALID_INPUT, "more of nvfp4"},
+    {"'scale':'*.s'", "'scale':'*.s','tensor_scale':'w'", FERRY_ERR_INVALID_INPUT,
+     "names the scales of matrices where it is not nvfp4"},
     {"'dtype':'bf16'", "'dtype':'i32'", FERRY_ERR_INVALID_INPUT, "w: is quantized, but"},
     {"'scale':'*.s'", "'scale':'*.t'", FERRY_ERR_PROOF, "w.s is not in the spec"},
 };
@@ -197,12 +200,84 @@ static void test_blocks(void **state)
     }
     write_json("plan.json", blocks_plan);
     for (size_t i = 0; i < sizeof blocks_spec_rows / sizeof *blocks_spec_rows; i++) {
-        write_replaced("spec.json", blocks_spec, blocks_spec_rows[i].find, blocks_spec_rows[i].replace);
+        write_replaced("spec.json", blocks_spec, blocks_spec_rows[i].find,
+                       blocks_spec_rows[i].replace);
         expect(blocks_spec_rows[i].replace, blocks_spec_rows[i].status, blocks_spec_rows[i].words);
     }
 }
 
-/* The same where the source is cut at row 3, inside a block: rank 2 makes codes and scales. */
+/* A stack of two matrices, each with a scale, becomes nvfp4. */
+static const char f4_spec[] =
+    "{'format':'ferry.spec/1','tensors':[{'name':'w','shape':[2,1,20],'dtype':'bf16'},"
+    "{'name':'w.g','shape':[2],'dtype':'f32'}],'source':{'mesh':[['ep',2]],'rules':[{'match':'*',"
+    "'shard':[{'dim':0,'axis':'ep'}]}]},'destination':{'mesh':[],'first_rank':2,'rules':["
+    "{'match':'w','quantize':{'format':'nvfp4','scale':'*.s','tensor_scale':'*.g'}},"
+    "{'match':'w.g','skip':true}]}}";
+
+#define F4(id, what, more, from, src, dst, part, dtype, bytes)                                     \
+    "{'task_id':" #id ",'tensor':'" what "'," more "'from':" #from ",'to':2,'src':" src            \
+    ",'dst':" dst ",'src_dtype':'bf16','dst_dtype':'" dtype "','quantize':{'format':'nvfp4',"      \
+    "'tensor_scale':'w.g'},'part':'" part "','at':'sender','bytes':" #bytes "}"
+#define F4_CODES(id, from, plane)                                                                  \
+    F4(id, "w", "", from, "[[0,1],[0,1],[0,20]]", "[[" #plane ",1],[0,1],[0,20]]", "codes", "f4",  \
+       10)
+#define F4_SCALES(id, from, plane)                                                                 \
+    F4(id, "w.s", "'source':'w',", from, "[[0,1],[0,1],[0,20]]", "[[" #plane ",1],[0,1],[0,2]]",   \
+       "scales", "f8e4m3", 2)
+
+static const char f4_plan[] =
+    "{'format':'ferry.plan/1','digest':'00112233445566778899aabbccddeeff','world':3,'tensors':2,"
+    "'bytes':{'moved':24,'local':0,'total':24},'bound':{'seconds':null,'rank':2,'why':'ingress'},"
+    "'ranks':[{'rank':0,'in':0,'out':12,'local':0},{'rank':1,'in':0,'out':12,'local':0},"
+    "{'rank':2,'in':24,'out':0,'local':0}],'moves':[" F4_CODES(0, 0, 0) "," F4_CODES(
+        1, 1, 1) "," F4_SCALES(2, 0, 0) "," F4_SCALES(3, 1, 1) "]}";
+
+static const row f4_rows[] = {
+    {"moves", "moves", FERRY_OK, ""},
+    {"'tensor_scale':'w.g'", "'tensor_scale':'w'", FERRY_ERR_PROOF,
+     "task 0: w|other scales of its"},
+    {",'tensor_scale':'w.g'", "", FERRY_ERR_PROOF, "task 0: w|other scales of its matrices"},
+    {"'at':'sender'", "'at':'receiver'", FERRY_ERR_PROOF, "task 0: w|the sender makes f4"},
+    {"'bytes':10", "'bytes':20", FERRY_ERR_PROOF, "task 0: w|20 elements of 4 bits|20 bytes"},
+    {"'dst_dtype':'f4'", "'dst_dtype':'f8e4m3'", FERRY_ERR_PROOF, "where it is f4"},
+    {"[[0,1],[0,1],[0,20]],'dst':[[0,1],[0,1],[0,20]]",
+     "[[0,1],[0,1],[0,18]],'dst':[[0,1],[0,1],[0,18]]", FERRY_ERR_PROOF, "task 0: w"},
+};
+
+static const row f4_spec_rows[] = {
+    {"'shape':[2],'dtype':'f32'", "'shape':[2],'dtype':'i32'", FERRY_ERR_INVALID_INPUT,
+     "w: becomes f4 by a tensor that"},
+    {"'shape':[2],", "'shape':[3],", FERRY_ERR_INVALID_INPUT, "w: becomes f4 by a tensor that"},
+    {"'shape':[2],", "'shape':[2,1],", FERRY_ERR_INVALID_INPUT, "w: becomes f4 by a tensor that"},
+    {"'tensor_scale':'*.g'", "'tensor_scale':'*.h'", FERRY_ERR_INVALID_INPUT,
+     "w: becomes f4 by a tensor that"},
+    {",'tensor_scale':'*.g'", "", FERRY_ERR_INVALID_INPUT, "names the scales of matrices"},
+    {"[2,1,20]", "[2,1,19]", FERRY_ERR_INVALID_INPUT, "w: becomes f4, but its rows"},
+    {"[{'match':'*','shard'", "[{'match':'w.g'},{'match':'*','shard'", FERRY_ERR_PROOF,
+     "task 0: w|without the scales of its matrices"},
+    {"[{'match':'*','shard'", "[{'match':'w.g','on':{'ep':1}},{'match':'*','shard'",
+     FERRY_ERR_PROOF, "task 0: w|without the scales of its matrices"},
+    {"[{'match':'*','shard'", "[{'match':'w.g','skip':true},{'match':'*','shard'", FERRY_ERR_PROOF,
+     "task 0: w|without the scales of its matrices"},
+};
+
+static void test_f4(void **state)
+{
+    (void)state;
+    write_json("spec.json", f4_spec);
+    for (size_t i = 0; i < sizeof f4_rows / sizeof *f4_rows; i++) {
+        write_replaced("plan.json", f4_plan, f4_rows[i].find, f4_rows[i].replace);
+        expect(f4_rows[i].replace, f4_rows[i].status, f4_rows[i].words);
+    }
+    write_json("plan.json", f4_plan);
+    for (size_t i = 0; i < sizeof f4_spec_rows / sizeof *f4_spec_rows; i++) {
+        write_replaced("spec.json", f4_spec, f4_spec_rows[i].find, f4_spec_rows[i].replace);
+        expect(f4_spec_rows[i].replace, f4_spec_rows[i].status, f4_spec_rows[i].words);
+    }
+}
+
+/* Codes of 8 bits where the source is cut at row 3, inside a block: rank 2 makes codes and scales.
+ */
 #define MADE(id, from, src, dst, bytes, more)                                                      \
     "{'task_id':" #id ",'tensor':'w','from':" #from ",'to':2," more "'src':" src ",'dst':" dst     \
     ",'src_dtype':'bf16','dst_dtype':'f8e4m3','part':'codes','quantize':{'format':'f8e4m3',"       \
@@ -311,7 +386,8 @@ static void test_made(void **state)
     }
     write_json("spec.json", made_boxes_spec);
     for (size_t i = 0; i < COUNT(made_boxes_rows); i++) {
-        write_replaced("plan.json", made_boxes_plan, made_boxes_rows[i].find, made_boxes_rows[i].replace);
+        write_replaced("plan.json", made_boxes_plan, made_boxes_rows[i].find,
+                       made_boxes_rows[i].replace);
         expect(made_boxes_rows[i].replace, made_boxes_rows[i].status, made_boxes_rows[i].words);
     }
     write_json("plan.json", made_boxes_plan);
@@ -342,11 +418,9 @@ static void test_scales_without_codes(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_plans),
-        cmocka_unit_test(test_specs),
-        cmocka_unit_test(test_blocks),
-        cmocka_unit_test(test_made),
-        cmocka_unit_test(test_scales_without_codes),
+        cmocka_unit_test(test_plans),  cmocka_unit_test(test_specs),
+        cmocka_unit_test(test_blocks), cmocka_unit_test(test_f4),
+        cmocka_unit_test(test_made),   cmocka_unit_test(test_scales_without_codes),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

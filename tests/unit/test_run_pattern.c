@@ -50,6 +50,25 @@ static void test_fill(void **state)
     }
 }
 
+/* Whatever bytes are asked for, each f32 is one that others can be divided by. */
+static void test_scales(void **state)
+{
+    float scales[64], few[3];
+    run_key key = run_key_of("w");
+    key.is_scale = true;
+    (void)state;
+    run_pattern_fill(scales, key, 0, sizeof scales, 0);
+    for (size_t i = 0; i < sizeof scales / sizeof *scales; i++) {
+        check_at(scales[i] >= 0x1p-63f && scales[i] < 0x1p65f, "scale %zu is %g", i,
+                 (double)scales[i]);
+    }
+    run_pattern_fill(few, key, 5 * sizeof *few, sizeof few, 0);
+    assert_memory_equal(few, scales + 5, sizeof few);
+    assert_int_equal(run_pattern_check(scales, key, 0, sizeof scales), sizeof scales);
+    scales[7] = -scales[7];
+    assert_int_equal(run_pattern_check(scales, key, 0, sizeof scales), 7 * sizeof *scales + 3);
+}
+
 static void test_poison(void **state)
 {
     uint64_t random = 2;
@@ -141,7 +160,8 @@ static void test_distinct(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_fill),  cmocka_unit_test(test_poison),   cmocka_unit_test(test_check),
+        cmocka_unit_test(test_fill),  cmocka_unit_test(test_poison),
+        cmocka_unit_test(test_check), cmocka_unit_test(test_scales),
         cmocka_unit_test(test_plain), cmocka_unit_test(test_distinct),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

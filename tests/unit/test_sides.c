@@ -1008,6 +1008,78 @@ static void test_quantize(void **state)
     ferry_spec_destroy(base);
 }
 
+#define F4_ON_MESH                                                                                 \
+    "{'format':'ferry.spec/1','tensors':[{'name':'w','shape':[4,6],'dtype':'bf16'},"               \
+    "{'name':'w.g','shape':[],'dtype':'f32'},{'name':'w.h','shape':[],'dtype':'f32'}],"            \
+    "'source':{'mesh':[],'rules':[{'match':'*'}]},'destination':"
+#define F4_BOXES(given)                                                                            \
+    "{'boxes':[{'rank':0,'parameter':'w','elements':24,'quantize':{'format':'nvfp4','scale':'*.s'" \
+    ",'tensor_scale':'" given "'},'holds':[{'tensor':'w','begin':[0,0],'shape':[4,6],'offset':0,"  \
+    "'strides':[6,1]}]}]}"
+
+/* The side of the first text in place of the spec's, told by its rank; then written and read. */
+static void tell(const ferry_spec *base, const ferry_side *side, char digest[FERRY_DIGEST_BYTES])
+{
+    ferry_exchange alone = FERRY_EXCHANGE_INIT;
+    ferry_spec *told = NULL, *again = NULL;
+    text_buffer text = {0};
+    size_t length = 0;
+    alone.context = &length;
+    alone.n_ranks = 1;
+    alone.all_gather = gather_alone;
+    must(ferry_spec_exchange(base, NULL, side, &alone, &told, &error), &error);
+    must(ferry_spec_write_json(told, text_write, &text, &error), &error);
+    must(ferry_spec_parse(text.bytes, strlen(text.bytes), "told", &again, &error), &error);
+    digest_of(again, digest);
+    free(text.bytes);
+    ferry_spec_destroy(again);
+    ferry_spec_destroy(told);
+}
+
+/* By calls, and by a text; by another scale of the matrix it is another plan. */
+static void test_f4(void **state)
+{
+    char full_text[] = F4_ON_MESH F4_BOXES("*.g") "}";
+    char other_text[] = F4_ON_MESH F4_BOXES("*.h") "}";
+    ferry_quantization f4 = FERRY_QUANTIZATION_INIT;
+    ferry_spec *full = NULL, *other = NULL;
+    char first[FERRY_DIGEST_BYTES], second[FERRY_DIGEST_BYTES];
+    const char *given[] = {"*.g", "w.h"};
+    ferry_spec **specs[] = {&full, &other};
+    (void)state;
+    must(try_spec(full_text, &full, &error), &error);
+    must(try_spec(other_text, &other, &error), &error);
+    f4.code_dtype = (ferry_dtype){FERRY_F4, 4};
+    f4.scale_dtype = (ferry_dtype){FERRY_F8E4M3, 8};
+    f4.block[0] = 1;
+    f4.block[1] = 16;
+    f4.scale = "*.s";
+    for (size_t i = 0; i < COUNT_OF(given); i++) { /* in place of the other one's destination */
+        ferry_side *side = NULL;
+        ferry_side_box box = FERRY_SIDE_BOX_INIT;
+        size_t p;
+        must(ferry_side_create(&side, &error), &error);
+        must(ferry_side_add_parameter(side, NULL, 0, "w", NULL, 24, 0, &p, &error), &error);
+        box.tensor = "w";
+        box.n_dims = 2;
+        box.shape[0] = 4;
+        box.shape[1] = 6;
+        box.strides[0] = 6;
+        box.strides[1] = 1;
+        must(ferry_side_add_box(side, p, &box, &error), &error);
+        f4.tensor_scale = given[i];
+        must(ferry_side_set_quantize(side, p, &f4, &error), &error);
+        tell(*specs[1 - i], side, second);
+        digest_of(*specs[i], first);
+        assert_string_equal(first, second);
+        ferry_side_destroy(side);
+    }
+    digest_of(full, second);
+    assert_string_not_equal(first, second);
+    ferry_spec_destroy(full);
+    ferry_spec_destroy(other);
+}
+
 /*
  * Codes that ranks make, in boxes of one row of blocks and of two in turn; of the last block there
  * is but one row. The first n_scales rows of blocks have boxes of scales, one for each. Gaps
@@ -1135,6 +1207,20 @@ static void test_bad_quantize(void **state)
     } rows[] = {
         {{.code_dtype = {FERRY_BF16, 16}}, "codes of the type bf16"},
         {{.code_dtype = {FERRY_F8E4M3, 4}}, "codes of the type"},
+        {{.code_dtype = {FERRY_F4, 4}}, "codes of the type f4; these are nvfp4"},
+        {{.code_dtype = {FERRY_F4, 4}, .scale_dtype = {FERRY_F8E4M3, 8}, .block = {1, 16}},
+         "codes of the type f4 without a tensor_scale"},
+        {{.code_dtype = {FERRY_F4, 4},
+          .scale_dtype = {FERRY_F8E4M3, 8},
+          .block = {1, 16},
+          .tensor_scale = "*"},
+         "codes of the type f4 without a tensor_scale"},
+        {{.code_dtype = {FERRY_F4, 4},
+          .scale_dtype = {FERRY_F8E4M3, 8},
+          .block = {1, 32},
+          .tensor_scale = "*.g"},
+         "of blocks of 1 x 16"},
+        {{.tensor_scale = "*.g"}, "a tensor_scale \"*.g\", which only codes of f4 take"},
         {{.scale_dtype = {FERRY_F16, 16}}, "scales of the type f16"},
         {{.scale_dtype = {FERRY_F8E8M0, 8}}, "scales by rule 0"},
         {{.scale_rule = 3}, "scales by rule 3"},
@@ -1277,9 +1363,9 @@ int main(void)
         cmocka_unit_test(test_other_base),    cmocka_unit_test(test_alike),
         cmocka_unit_test(test_written),       cmocka_unit_test(test_half_bytes),
         cmocka_unit_test(test_casts),         cmocka_unit_test(test_bad_casts),
-        cmocka_unit_test(test_quantize),      cmocka_unit_test(test_made_codes),
-        cmocka_unit_test(test_bad_quantize),  cmocka_unit_test(test_told_casts),
-        cmocka_unit_test(test_told_blocks),
+        cmocka_unit_test(test_quantize),      cmocka_unit_test(test_f4),
+        cmocka_unit_test(test_made_codes),    cmocka_unit_test(test_bad_quantize),
+        cmocka_unit_test(test_told_casts),    cmocka_unit_test(test_told_blocks),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -165,7 +165,7 @@ static ferry_status print_boxes(const ferry_plan *plan, ferry_error *error)
 }
 
 /* Ways to compute with blocks that share scales: who does it, and what takes memory there. */
-enum { SENT_CODES, MADE_CODES, VALUES, N_WAYS };
+enum { SENT_CODES, SENT_F4, MADE_CODES, VALUES, N_WAYS };
 
 typedef struct block_totals {
     const char *last[N_WAYS];
@@ -176,7 +176,10 @@ typedef struct block_totals {
 static ferry_status add_block_work(void *context, const ferry_block_work *work)
 {
     block_totals *totals = context;
-    int way = work->dequantizes ? VALUES : work->at_receiver ? MADE_CODES : SENT_CODES;
+    int way = work->dequantizes            ? VALUES
+              : work->at_receiver          ? MADE_CODES
+              : work->tensor_scale != NULL ? SENT_F4
+                                           : SENT_CODES;
     totals->n_tensors[way] += totals->last[way] != work->tensor;
     totals->last[way] = work->tensor;
     totals->bytes[(size_t)work->rank * N_WAYS + (size_t)way] += work->staging_bytes;
@@ -186,9 +189,11 @@ static ferry_status add_block_work(void *context, const ferry_block_work *work)
 /* Nothing where no tensor is quantized or dequantized. */
 static ferry_status print_block_work(const ferry_plan *plan, ferry_error *error)
 {
-    static const char *const words[N_WAYS][2] = {{"Quantized by senders", "scales take"},
-                                                 {"Quantized by receivers", "values take"},
-                                                 {"Dequantized by receivers", "scales take"}};
+    static const char *const words[N_WAYS][2] = {
+        {"Quantized by senders", "scales take"},
+        {"Quantized to nvfp4 by senders", "codes and scales take"},
+        {"Quantized by receivers", "values take"},
+        {"Dequantized by receivers", "scales take"}};
     uint32_t n_ranks = ferry_plan_rank_count(plan);
     block_totals totals = {.bytes = calloc((size_t)n_ranks + 1, N_WAYS * sizeof(uint64_t))};
     if (totals.bytes == NULL) {

@@ -19,6 +19,11 @@ run_quantized run_quantized_of(const char *values, ferry_dtype dtype,
                            .columns = shape[n_dims - 1]};
 }
 
+static bool is_f4(const run_quantized *q)
+{
+    return q->format->code_dtype.kind == FERRY_F4;
+}
+
 static uint64_t count_blocks(uint64_t extent, uint64_t block)
 {
     return (extent + block - 1) / block;
@@ -29,8 +34,9 @@ static uint64_t least(uint64_t a, uint64_t b)
     return a < b ? a : b;
 }
 
-/* The greatest magnitude of n elements from one on, of those that are finite. */
-static double greatest_in_row(const run_quantized *q, uint64_t first, uint64_t n, double greatest)
+/* The greatest magnitude of n elements from one on, of those that are finite; whether all are. */
+static double greatest_in_row(const run_quantized *q, uint64_t first, uint64_t n, double greatest,
+                              bool *all_finite)
 {
     char row[ROW_BYTES];
     uint64_t bytes = q->values.element_bits / 8, most = ROW_BYTES / bytes;
@@ -40,6 +46,7 @@ static double greatest_in_row(const run_quantized *q, uint64_t first, uint64_t n
         for (uint64_t i = 0; i < here; i++) {
             double value = fabs(run_float_value(q->values, run_load_bits(row + i * bytes, bytes)));
             greatest = isfinite(value) && value > greatest ? value : greatest;
+            *all_finite = *all_finite && isfinite(value);
         }
     }
     return greatest;
@@ -66,6 +73,20 @@ static double divisor_of(const ferry_conversion *format, double greatest)
     return ldexp(1, power < least_power ? least_power : power);
 }
 
+/* Codes of f4 have a scale of f8e4m3 and one of their matrix, which is given. */
+static run_block_scale scale_f4(const run_quantized *q, uint64_t plane, double greatest)
+{
+    const ferry_dtype f32 = {FERRY_F32, 32};
+    char bytes[sizeof(float)];
+    run_pattern_fill(bytes, q->given, plane * sizeof bytes, sizeof bytes, 0);
+    double given = run_float_value(f32, run_load_bits(bytes, sizeof bytes));
+    double quotient = run_float_f32(greatest / run_float_f32(6 * given));
+    quotient = greatest == 0 ? 1 : fmax(quotient, ldexp(1, -9));
+    uint64_t bits = run_float_round(q->format->scale_dtype, quotient, true);
+    double scale = run_float_value(q->format->scale_dtype, bits);
+    return (run_block_scale){.bits = bits, .divisor = run_float_f32(scale * given)};
+}
+
 /* f8e8m0 counts powers of two from 2^-127 on. */
 static uint64_t stored_bits(const ferry_conversion *format, double divisor)
 {
@@ -82,16 +103,24 @@ static run_block_scale reckon(const run_quantized *q, uint64_t block)
     uint64_t plane = block / (across * down), row = block / across % down * size[0];
     uint64_t column = block % across * size[1], width = least(size[1], q->columns - column);
     double greatest = 0;
+    bool all_finite = true;
+    run_block_scale scale;
     for (uint64_t r = row; r < least(row + size[0], q->rows); r++) {
         uint64_t first = (plane * q->rows + r) * q->columns + column;
-        greatest = greatest_in_row(q, first, width, greatest);
+        greatest = greatest_in_row(q, first, width, greatest, &all_finite);
     }
-    double divisor = divisor_of(q->format, greatest);
-    return (run_block_scale){.format = q->format,
-                             .key = q->key.bits,
-                             .block = block,
-                             .bits = stored_bits(q->format, divisor),
-                             .divisor = divisor};
+    if (is_f4(q)) {
+        scale = scale_f4(q, plane, greatest);
+        scale.is_lost = !all_finite;
+        scale.bits = all_finite ? scale.bits : 0x7f;
+    } else {
+        double divisor = divisor_of(q->format, greatest);
+        scale = (run_block_scale){.bits = stored_bits(q->format, divisor), .divisor = divisor};
+    }
+    scale.format = q->format;
+    scale.key = q->key.bits;
+    scale.block = block;
+    return scale;
 }
 
 void run_blocks_free(run_blocks *blocks)
@@ -139,6 +168,9 @@ uint64_t run_blocks_code(run_blocks *blocks, const run_quantized *q, uint64_t el
     uint64_t block = (plane * down + row / size[0]) * across + element % q->columns / size[1];
     ferry_dtype codes = q->format->code_dtype;
     double value = run_float_value(q->values, bits);
+    if (is_f4(q) && scale_of(blocks, q, block)->is_lost) {
+        return 0;
+    }
     if (isnan(value) || (isinf(value) && codes.kind == FERRY_F8E4M3)) { /* all ones */
         return bits >> (q->values.element_bits - 1) << 7 | 0x7f;
     }

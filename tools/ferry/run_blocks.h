@@ -19,6 +19,7 @@ typedef struct run_quantized {
     ferry_dtype values; /* its type */
     const ferry_conversion *format;
     uint64_t rows, columns; /* of one of its matrices: the last two dimensions */
+    run_key given;          /* of codes of f4: of the tensor with the scales of its matrices */
 } run_quantized;
 
 /* shape: of the tensor of values, of at least two dimensions. */
@@ -35,6 +36,7 @@ typedef struct run_block_scale {
     uint64_t key, block;
     uint64_t bits;  /* as it is stored */
     double divisor; /* of elements */
+    bool is_lost;   /* of f4: something in it is not finite, and all its codes are 0 */
 } run_block_scale;
 
 typedef struct run_blocks {

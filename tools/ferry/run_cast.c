@@ -6,33 +6,37 @@
 
 /*
  * A floating-point type: a sign, exponent_bits, mantissa_bits. The exponent of all ones is infinity
- * and NaN, but in f8e4m3, where only all ones in the mantissa too are NaN.
+ * and NaN, but in f8e4m3, where only all ones in the mantissa too are NaN, and in f4, which has
+ * neither.
  */
 typedef struct float_type {
     uint32_t exponent_bits;
     uint32_t mantissa_bits;
     bool has_infinity;
+    bool has_no_nan;
 } float_type;
 
 static float_type type_of(ferry_dtype dtype)
 {
     switch (dtype.kind) {
     case FERRY_F64:
-        return (float_type){11, 52, true};
+        return (float_type){11, 52, true, false};
     case FERRY_F32:
-        return (float_type){8, 23, true};
+        return (float_type){8, 23, true, false};
     case FERRY_F16:
-        return (float_type){5, 10, true};
+        return (float_type){5, 10, true, false};
     case FERRY_BF16:
-        return (float_type){8, 7, true};
+        return (float_type){8, 7, true, false};
     case FERRY_F8E5M2:
-        return (float_type){5, 2, true};
+        return (float_type){5, 2, true, false};
+    case FERRY_F4:
+        return (float_type){2, 1, false, true};
     default:
-        return (float_type){4, 3, false};
+        return (float_type){4, 3, false, false};
     }
 }
 
-static const float_type f32 = {8, 23, true};
+static const float_type f32 = {8, 23, true, false};
 
 static uint64_t ones(uint32_t n)
 {
@@ -56,7 +60,7 @@ static parts take_apart(float_type t, uint64_t bits)
 static bool is_nan(float_type t, uint64_t bits)
 {
     parts p = take_apart(t, bits);
-    if (p.exponent != ones(t.exponent_bits)) {
+    if (t.has_no_nan || p.exponent != ones(t.exponent_bits)) {
         return false;
     }
     return t.has_infinity ? p.mantissa != 0 : p.mantissa == ones(t.mantissa_bits);
@@ -85,12 +89,12 @@ static double value_of(float_type t, uint64_t bits)
     return p.is_negative ? -value : value;
 }
 
-/* The largest number, or what stands above it: infinity, and in f8e4m3 NaN. */
+/* The largest number, or what stands above it: infinity, and in f8e4m3 NaN; in f4 nothing does. */
 static uint64_t end_of(float_type t, bool is_negative, bool is_above)
 {
     uint64_t sign = (uint64_t)is_negative << (t.exponent_bits + t.mantissa_bits);
     uint64_t above = t.has_infinity ? ones(t.exponent_bits) << t.mantissa_bits
-                                    : ones(t.exponent_bits + t.mantissa_bits);
+                                    : ones(t.exponent_bits + t.mantissa_bits) + t.has_no_nan;
     return sign | (is_above ? above : above - 1);
 }
 

@@ -40,7 +40,7 @@ run_key run_key_of(const char *tensor)
     for (; *tensor != '\0'; tensor++) {
         bits = mix_64(bits + (unsigned char)*tensor);
     }
-    return (run_key){mix_64(bits)};
+    return (run_key){.bits = mix_64(bits)};
 }
 
 static seeds seeds_of(run_key key, uint64_t word)
@@ -67,7 +67,9 @@ uint8_t run_pattern_byte(run_key key, uint64_t at)
     uint32_t word = (uint32_t)number;
     seeds s = seeds_of(key, number);
     MIX(word, s);
-    return (uint8_t)(word >> 8 * (at % WORD_BYTES));
+    uint8_t byte = (uint8_t)(word >> 8 * (at % WORD_BYTES));
+    bool has_exponent = key.is_scale && at % WORD_BYTES == WORD_BYTES - 1;
+    return has_exponent ? (uint8_t)((byte & 0x3f) + 0x20) : byte;
 }
 
 /* ---- many words at once: the numbers stay below 2^32 ---- */
@@ -163,10 +165,12 @@ static uint64_t head_bytes(uint64_t at, uint64_t n_bytes)
 }
 
 /* Steps from a whole word on, until the bytes or the numbers of 32 bits end. */
-static uint64_t count_steps(uint64_t at, uint64_t n_bytes)
+static uint64_t count_steps(run_key key, uint64_t at, uint64_t n_bytes)
 {
     uint64_t number = at / WORD_BYTES;
-    return least(n_bytes / STEP_BYTES, (((uint64_t)1 << 32) - (uint32_t)number) / LANES);
+    return key.is_scale
+               ? 0
+               : least(n_bytes / STEP_BYTES, (((uint64_t)1 << 32) - (uint32_t)number) / LANES);
 }
 
 static void fill_bytes(char *memory, run_key key, uint64_t at, uint64_t n_bytes, uint32_t flip)
@@ -193,7 +197,7 @@ void run_pattern_fill(void *memory, run_key key, uint64_t at, uint64_t n_bytes, 
     char *to = memory;
     for (uint64_t done = 0; done < n_bytes;) {
         uint64_t bytes = head_bytes(at + done, n_bytes - done);
-        uint64_t steps = bytes > 0 ? 0 : count_steps(at + done, n_bytes - done);
+        uint64_t steps = bytes > 0 ? 0 : count_steps(key, at + done, n_bytes - done);
         if (steps > 0) {
             uint64_t number = (at + done) / WORD_BYTES;
             seeds s = seeds_of(key, number);
@@ -212,7 +216,7 @@ uint64_t run_pattern_check(const void *memory, run_key key, uint64_t at, uint64_
     const char *from = memory;
     for (uint64_t done = 0; done < n_bytes;) {
         uint64_t bytes = head_bytes(at + done, n_bytes - done);
-        uint64_t steps = bytes > 0 ? 0 : count_steps(at + done, n_bytes - done);
+        uint64_t steps = bytes > 0 ? 0 : count_steps(key, at + done, n_bytes - done);
         uint64_t right;
         if (steps > 0) {
             uint64_t number = (at + done) / WORD_BYTES;

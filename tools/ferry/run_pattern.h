@@ -2,6 +2,7 @@
 #ifndef FERRY_TOOL_RUN_PATTERN_H
 #define FERRY_TOOL_RUN_PATTERN_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 /*
@@ -12,6 +13,7 @@
  */
 typedef struct run_key {
     uint64_t bits;
+    bool is_scale; /* what others are divided by: every f32 of it is from 2^-63 up to 2^65 */
 } run_key;
 
 run_key run_key_of(const char *tensor);

@@ -252,6 +252,58 @@ static ferry_status reckon_staged_box(void *context, const ferry_held_box *box)
     return scales == NULL ? FERRY_OK : run_walk_box(box, RUN_FILL, scales, &p->aid, NULL);
 }
 
+/* All tensors whose codes are f4, twice: see run_aid. */
+typedef struct given_list {
+    run_given *items;
+    size_t n, capacity;
+    ferry_error *error;
+} given_list;
+
+static ferry_status note_given(void *context, const ferry_block_work *work)
+{
+    given_list *list = context;
+    bool is_known = list->n > 0 && list->items[list->n - 1].tensor == work->tensor;
+    if (work->tensor_scale == NULL || is_known) {
+        return FERRY_OK;
+    }
+    if (list->n == list->capacity) {
+        size_t capacity = 2 * list->n + 16;
+        run_given *grown = realloc(list->items, 2 * capacity * sizeof *grown);
+        if (grown == NULL) {
+            return out_of_memory(list->error);
+        }
+        list->items = grown;
+        list->capacity = capacity;
+    }
+    list->items[list->n++] = (run_given){work->tensor, work->tensor_scale};
+    return FERRY_OK;
+}
+
+static int compare_tensors(const void *a, const void *b)
+{
+    return strcmp(((const run_given *)a)->tensor, ((const run_given *)b)->tensor);
+}
+
+static int compare_scales(const void *a, const void *b)
+{
+    return strcmp(((const run_given *)a)->scale, ((const run_given *)b)->scale);
+}
+
+static ferry_status list_given(const ferry_plan *plan, given_list *list, run_aid *aid,
+                               ferry_error *error)
+{
+    FY_TRY(ferry_plan_visit_block_work(plan, note_given, list, error));
+    aid->n_given = list->n;
+    if (list->n > 0) {
+        memcpy(list->items + list->n, list->items, list->n * sizeof *list->items);
+        qsort(list->items, list->n, sizeof *list->items, compare_tensors);
+        qsort(list->items + list->n, list->n, sizeof *list->items, compare_scales);
+        aid->by_tensor = list->items;
+        aid->by_scale = list->items + list->n;
+    }
+    return FERRY_OK;
+}
+
 static const void *scales_of(pass *p, const ferry_shard *shard)
 {
     bool has_codes =
@@ -335,7 +387,9 @@ ferry_status run_shards_work(const run_shards *shards, uint32_t work, char *cons
               .progress = progress,
               .context = context,
               .error = &said};
+    given_list given = {.error = &said};
     ferry_status status = list_parameters(&p);
+    FY_THEN(status, list_given(shards->plan, &given, &p.aid, error));
     if (status == FERRY_OK && shards->side == FERRY_SIDE_DESTINATION) {
         status = ferry_plan_visit_staged(shards->plan, shards->rank, reckon_staged, &p, error);
         sort_named(&p.staged);
@@ -356,6 +410,7 @@ ferry_status run_shards_work(const run_shards *shards, uint32_t work, char *cons
     free(p.staged.items);
     free(p.staged_by_codes.items);
     free(p.parameters.items);
+    free(given.items);
     run_blocks_free(&blocks);
     if (status != FERRY_OK && said.message[0] != '\0') {
         *error = said; /* what the visitor knew; the visit itself has nothing to add */

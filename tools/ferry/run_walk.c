@@ -28,7 +28,7 @@ typedef struct walk {
     run_mismatch *mismatch;
     bool is_wrong;
     const run_cast *cast; /* NULL: elements are those of the source tensor */
-    run_blocks *blocks;
+    const run_aid *aid;
     bool has_codes, has_scales; /* of blocks, instead of what is cast */
     run_quantized q;
     run_scaled scaled;            /* codes become that by scales; format NULL: they are none */
@@ -42,6 +42,35 @@ typedef struct walk {
     run *runs[FERRY_MAX_DIMS + 1];
     size_t n_runs[FERRY_MAX_DIMS + 1];
 } walk;
+
+/* ---- given scales ---- */
+
+static int compare_tensor(const void *name, const void *given)
+{
+    return strcmp(name, ((const run_given *)given)->tensor);
+}
+
+static int compare_scale(const void *name, const void *given)
+{
+    return strcmp(name, ((const run_given *)given)->scale);
+}
+
+static run_key key_of(const run_aid *aid, const char *tensor)
+{
+    run_key key = run_key_of(tensor);
+    key.is_scale = aid->n_given > 0 && bsearch(tensor, aid->by_scale, aid->n_given,
+                                               sizeof *aid->by_scale, compare_scale) != NULL;
+    return key;
+}
+
+/* The stream of the scales of a tensor's matrices, if it has some. */
+static run_key given_key(const run_aid *aid, const char *values)
+{
+    const run_given *given = aid->n_given == 0 ? NULL
+                                               : bsearch(values, aid->by_tensor, aid->n_given,
+                                                         sizeof *aid->by_tensor, compare_tensor);
+    return given == NULL ? (run_key){.bits = 0} : key_of(aid, given->scale);
+}
 
 /* ---- rows ---- */
 
@@ -71,22 +100,35 @@ static void note_wrong(walk *w, uint64_t element, uint64_t from)
     }
 }
 
+/* An element of half a byte, which is element `from`; false: it is another. */
+static bool work_on_half(walk *w, uint64_t to, uint64_t from, unsigned half)
+{
+    uint8_t *byte = (uint8_t *)w->memory + to / 2;
+    unsigned here = 4 * (unsigned)(to % 2), found = (unsigned)*byte >> here & 15u;
+    if (w->work != RUN_CHECK) {
+        half = w->work == RUN_POISON ? half ^ 15u : half;
+        *byte = (uint8_t)((*byte & ~(15u << here)) | half << here);
+        return true;
+    }
+    if (found == half) {
+        return true;
+    }
+    w->is_wrong = true;
+    *w->mismatch = (run_mismatch){.element = to, .from = from, .n_bytes = 1};
+    w->mismatch->expected[0] = (uint8_t)half;
+    w->mismatch->found[0] = (uint8_t)found;
+    return false;
+}
+
 /* Elements of half a byte that do not lie as they do in the stream. */
 static bool work_on_halves(walk *w, uint64_t to, uint64_t from, uint64_t n)
 {
     for (uint64_t i = 0; i < n; i++) {
-        uint8_t *byte = (uint8_t *)w->memory + (to + i) / 2;
-        unsigned here = 4 * (unsigned)((to + i) % 2), there = 4 * (unsigned)((from + i) % 2);
+        unsigned there = 4 * (unsigned)((from + i) % 2);
         unsigned half = (unsigned)expected_byte(w, (from + i) / 2) >> there & 15u;
-        if (w->work == RUN_CHECK) {
-            if (((unsigned)*byte >> here & 15u) != half) {
-                note_wrong(w, to + i, from + i);
-                return false;
-            }
-            continue;
+        if (!work_on_half(w, to + i, from + i, half)) {
+            return false;
         }
-        half = w->work == RUN_POISON ? half ^ 15u : half;
-        *byte = (uint8_t)((*byte & ~(15u << here)) | half << here);
     }
     return true;
 }
@@ -113,10 +155,10 @@ static run_cast_result wanted_of(const walk *w, uint64_t to, uint64_t from, uint
         return (run_cast_result){.bits = run_scaled_value(&w->scaled, scale_of(w, to, from), bits)};
     }
     if (w->has_scales) {
-        return (run_cast_result){.bits = run_blocks_scale(w->blocks, &w->q, from)};
+        return (run_cast_result){.bits = run_blocks_scale(w->aid->blocks, &w->q, from)};
     }
     if (w->has_codes) {
-        return (run_cast_result){.bits = run_blocks_code(w->blocks, &w->q, from, bits)};
+        return (run_cast_result){.bits = run_blocks_code(w->aid->blocks, &w->q, from, bits)};
     }
     return run_cast_element(w->cast, bits);
 }
@@ -127,6 +169,9 @@ static bool work_on_cast_element(walk *w, uint64_t to, uint64_t from, uint64_t b
     uint64_t bytes = w->bits / 8;
     char *at = w->memory + to * bytes;
     run_cast_result wanted = wanted_of(w, to, from, bits);
+    if (w->bits < 8) {
+        return work_on_half(w, to, from, (unsigned)wanted.bits);
+    }
     if (w->work != RUN_CHECK) {
         run_store_bits(at, bytes, w->work == RUN_POISON ? ~wanted.bits : wanted.bits);
         return true;
@@ -299,7 +344,7 @@ static void find_rows(walk *w)
 
 static ferry_status walk_origin(walk *w, const ferry_origin *origin, ferry_error *error)
 {
-    w->key = run_key_of(origin->source);
+    w->key = key_of(w->aid, origin->source);
     w->first_from = 0;
     ferry_status status = cut_dimensions(w, origin, error);
     if (status == FERRY_OK) {
@@ -325,6 +370,7 @@ static void set_making(walk *w, run_cast *cast, const ferry_conversion *conversi
     w->has_scales = conversion->kind == FERRY_CONVERSION_SCALES;
     if (w->has_codes || w->has_scales) {
         w->q = run_quantized_of(values, from, conversion, shape, n_dims);
+        w->q.given = given_key(w->aid, values);
     }
 }
 
@@ -345,7 +391,7 @@ ferry_status run_walk(const ferry_shard *shard, ferry_side_role side, run_work w
     run_cast cast;
     walk w = {.shard = shard,
               .work = work,
-              .blocks = aid->blocks,
+              .aid = aid,
               .bits = shard->dtype.element_bits,
               .memory = memory,
               .mismatch = mismatch_out != NULL ? mismatch_out : &ignored};
@@ -508,8 +554,8 @@ ferry_status run_walk_box(const ferry_held_box *box, run_work work, void *memory
     run_mismatch ignored;
     run_cast cast;
     walk w = {.work = work,
-              .blocks = aid->blocks,
-              .key = run_key_of(box->source),
+              .aid = aid,
+              .key = key_of(aid, box->source),
               .bits = box->dtype.element_bits,
               .memory = memory,
               .mismatch = mismatch_out != NULL ? mismatch_out : &ignored};

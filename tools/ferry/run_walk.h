@@ -18,11 +18,20 @@ typedef enum run_work {
     RUN_CHECK = 2
 } run_work;
 
+/* A tensor whose codes are f4, and the one with the scales of its matrices. */
+typedef struct run_given {
+    const char *tensor;
+    const char *scale;
+} run_given;
+
 /* What helps to reckon what elements become. */
 typedef struct run_aid {
-    run_blocks *blocks; /* zeros at first, and the same for all of one plan */
-    const void *scales; /* of a shard, or a box, that is dequantized: those beside it
-                           (ferry_plan_visit_staged) */
+    run_blocks *blocks;         /* zeros at first, and the same for all of one plan */
+    const void *scales;         /* of a shard, or a box, that is dequantized: those beside it
+                                   (ferry_plan_visit_staged) */
+    const run_given *by_tensor; /* all that a plan has, sorted by their tensors, */
+    const run_given *by_scale;  /* and by the scales */
+    size_t n_given;
 } run_aid;
 
 /* The first element of a shard that is not as it should be. */

@@ -124,7 +124,8 @@ class Side:
         ``"round"`` makes what is too large infinite, ``"saturate"`` the largest number. ``scale``
         and ``add`` are numbers, which elements are multiplied by and added to before that. With
         ``quantize`` they become codes: a dict such as ``{"format": "f8e4m3", "block": [128, 128],
-        "scale": "*_scale_inv"}``, which names the tensor of their scales. With ``dequantize``, a
+        "scale": "*_scale_inv"}``, which names the tensor of their scales (of ``"nvfp4"`` also
+        ``"tensor_scale"``, the source's tensor with an f32 for each matrix). With ``dequantize``, a
         dict such as ``{"block": [128, 128], "scale": "*_scale_inv"}``, codes become values of
         ``dtype``: the scales are the source's, and nothing here has a place for them.
         """

@@ -194,6 +194,42 @@ class ReshardTest(Files):
         with self.assertRaisesRegex(ferry.Misuse, "one after the other"):
             ferry.reshard(path, "hf", self.at("bad"), quantize="mxfp8", dequantize=True)
 
+    def test_nvfp4_of_a_plan(self):
+        """Refit by the scale that a reshard reckons: the bytes are its own, and no other scale is taken."""
+        rng = random.Random(5)
+        name = "layers.0.w_proj.weight"
+        for case, special in enumerate(([], [0x7f80], [0x8000] * 16)):
+            bits = [rng.randrange(0x3e00, 0x4100) | rng.choice((0, 0x8000)) for _ in range(6 * 34)]
+            bits[40:40 + len(special)] = special
+            data = struct.pack("<%dH" % len(bits), *bits)
+            write_file(self.at("model.safetensors"), {name: ("BF16", [6, 34], data)})
+            ferry.reshard(self.at("model.safetensors"), "hf", self.at("f4.%d" % case),
+                          quantize="nvfp4")
+            found = read_file(os.path.join(self.at("f4.%d" % case), "model.safetensors"))
+            given = found[name + "_scale_2"][2]
+            self.assertEqual(self.refit_nvfp4(name, data, given),
+                             [found[name][2], found[name + "_scale"][2], given])
+        for bad in (0.0, math.nan, math.inf, -1.0, 2.0**-118, 2.0**120):
+            with self.assertRaisesRegex(ferry.InvalidInput, "_scale_2: element 0 at rank 0 is .*2688"):
+                self.refit_nvfp4(name, data, struct.pack("<f", bad))
+        for good in (2.0**-117, 2.0**119):
+            self.refit_nvfp4(name, data, struct.pack("<f", good))
+
+    def refit_nvfp4(self, name, data, given):
+        """Codes, scales, and the scale of the matrix."""
+        names = [name, name + "_scale", name + "_scale_2"]
+        new = {name: bytearray(size) for name, size in zip(names, (6 * 17, 6 * 3, 4))}
+        whole = {"mesh": [], "rules": [{"match": "*"}]}
+        quantize = {"format": "nvfp4", "scale": "*_scale", "tensor_scale": "*_scale_2"}
+        ferry.refit({name: data, names[2]: given}, new, {
+            "format": "ferry.spec/1",
+            "tensors": [{"name": name, "shape": [6, 34], "dtype": "bf16"},
+                        {"name": names[2], "shape": [], "dtype": "f32"}],
+            "source": whole,
+            "destination": {"mesh": [], "rules": [{"match": name, "quantize": quantize},
+                                                  {"match": "*"}]}})
+        return [bytes(new[name]) for name in names]
+
     def test_cast(self):
         values = [1.0, -2.5, 3.140625, 0.0]
         path = self.at("f.safetensors")
