@@ -550,7 +550,9 @@ ferry_status fy_changes_make(const ferry_checkpoint *from, ferry_spec *spec,
     read_blocks(&m, config);
     ferry_status status = read_choices(&m, error);
     FY_THEN(status, change_all(&m, error));
-    FY_THEN(status, check_meant(&m, &m.quantize, &m.quantize_set, FY_QUANTIZED, error));
+    if (!m.options->boxes_quantize) {
+        FY_THEN(status, check_meant(&m, &m.quantize, &m.quantize_set, FY_QUANTIZED, error));
+    }
     FY_THEN(status, check_meant(&m, &m.dequantize, &m.dequantize_set, FY_DEQUANTIZED, error));
     fy_subset_cleanup(&m.quantize_set);
     fy_subset_cleanup(&m.dequantize_set);

@@ -42,6 +42,7 @@ typedef struct fy_change_options {
     const char *quantize;   /* "FORMAT" or "FORMAT=PATTERNS"; NULL: nothing */
     const char *dequantize; /* the same, or "auto" for FORMAT */
     const char *subset;     /* only tensors of it are quantized or dequantized; NULL: all */
+    bool boxes_quantize;    /* boxes say what: whether that can be is found out box by box */
 } fy_change_options;
 
 /* A choice of --quantize or --dequantize, read. */
@@ -124,6 +125,18 @@ bool fy_side_dequantizes(const ferry_side *boxes);
 ferry_status fy_changes_take_boxes(const ferry_checkpoint *from, const ferry_spec *spec,
                                    ferry_side *boxes, const char *name, fy_change *changes,
                                    ferry_error *error);
+
+/* Whether a parameter of a side in boxes says "quantize". */
+bool fy_side_quantizes(const ferry_side *boxes);
+
+/* What such a side says, as fy_change_options has it; *choice_out is the caller's. */
+ferry_status fy_side_quantize_choice(const ferry_side *boxes, const char *name, char **choice_out,
+                                     ferry_error *error);
+
+/* Whether the changes that were made by it are what each parameter says; then it is taken out of
+ * the side. */
+ferry_status fy_changes_end_quantize(const ferry_spec *spec, const fy_change *changes,
+                                     ferry_side *boxes, const char *name, ferry_error *error);
 
 /*
  * Adds parameters for the scales of what is quantized, of blocks and of matrices, where no box of

@@ -71,6 +71,7 @@ struct ferry_reshard {
     json_t *tensors;       /* that the layout file lists, or NULL */
     ferry_side *boxes;     /* the side, where it is in boxes, until it is in what follows */
     bool boxes_dequantize; /* parameters of it say so, not an option */
+    bool boxes_quantize;   /* likewise; quantize is then what they say */
     fy_boxed *boxed;       /* NULL: the side is a mesh, or there is none */
     bool *wants_parameter; /* [its parameters] by the subset */
     fy_maker_room maker_room;

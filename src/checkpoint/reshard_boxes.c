@@ -93,7 +93,7 @@ static uint32_t tensor_of_box(const ferry_reshard *c, const fy_parameter *p, uin
 /* What is asked for is meant. */
 static ferry_status check_quantized(const ferry_reshard *c, const bool *wanted, ferry_error *error)
 {
-    bool any = c->quantize == NULL;
+    bool any = c->quantize == NULL || c->boxes_quantize; /* which were looked at one by one */
     for (uint32_t t = 0; t < c->job.spec->n_tensors && !any; t++) {
         const fy_change *change = &c->job.changes[t];
         any = wanted[t] && (change->kind == FY_QUANTIZED || fy_change_is_made(change));

@@ -283,6 +283,27 @@ static ferry_status apply_short_form(ferry_reshard *c, const json_t *source_conf
     return status;
 }
 
+/* What parameters say is said by no option, and goes one way. */
+static ferry_status check_ways(const ferry_reshard *c, ferry_error *error)
+{
+    bool takes = c->boxes_dequantize, makes = c->boxes_quantize;
+    const char *option = c->dequantize != NULL ? "dequantize" : "quantize";
+    if (takes && makes) {
+        return fy_fail(error, FERRY_ERR_UNSUPPORTED,
+                       "%s: some parameters say \"quantize\" and some \"dequantize\", and a result "
+                       "has one of these; make two folders",
+                       c->to);
+    }
+    if ((takes || makes) && (c->dequantize != NULL || c->quantize != NULL)) {
+        return fy_fail(error, FERRY_ERR_MISUSE,
+                       "%s: parameters say what they %s; leave --%s out, or take %s out of the "
+                       "side",
+                       c->to, takes ? "dequantize" : "quantize", option,
+                       takes ? "\"dequantize\" and \"dtype\"" : "\"quantize\"");
+    }
+    return FERRY_OK;
+}
+
 /* The text of a side of many boxes is many times larger than what is read from it. */
 static ferry_status take_boxes(ferry_reshard *c, ferry_error *error)
 {
@@ -290,11 +311,10 @@ static ferry_status take_boxes(ferry_reshard *c, ferry_error *error)
     json_decref(c->side);
     c->side = NULL;
     c->boxes_dequantize = status == FERRY_OK && fy_side_dequantizes(c->boxes);
-    if (c->boxes_dequantize && (c->dequantize != NULL || c->quantize != NULL)) {
-        return fy_fail(error, FERRY_ERR_MISUSE,
-                       "%s: parameters say what they dequantize; leave --%s out, or take "
-                       "\"dequantize\" and \"dtype\" out of the side",
-                       c->to, c->dequantize != NULL ? "dequantize" : "quantize");
+    c->boxes_quantize = status == FERRY_OK && fy_side_quantizes(c->boxes);
+    FY_THEN(status, check_ways(c, error));
+    if (c->boxes_quantize) {
+        FY_THEN(status, fy_side_quantize_choice(c->boxes, c->to, &c->quantize, error));
     }
     return status;
 }
@@ -439,7 +459,8 @@ static ferry_status change_config(ferry_reshard *c, const config_text *config, c
         FY_TRY(fy_config_set_dtype(config->text, config->length, fy_reshard_torch_dtype(c),
                                    &c->config, &c->config_length, error));
     }
-    if (c->quantize != NULL) {
+    bool leaves_codes_out = c->boxes_quantize && c->totals.n_quantized == 0; /* by the subset */
+    if (c->quantize != NULL && !leaves_codes_out) {
         FY_TRY(describe_quantized(c, error));
         return set_quantization(c, config, c->quantization, error);
     }
@@ -603,6 +624,9 @@ static ferry_status take_changes(ferry_reshard *c, ferry_error *error)
     fy_boxes_need need = {.casts = c->cast != 0,
                           .has_blocks = dequantizes(c) || c->quantize != NULL};
     FY_TRY(fy_changes_take_boxes(c->from, c->job.spec, c->boxes, c->to, c->job.changes, error));
+    if (c->boxes_quantize) {
+        FY_TRY(fy_changes_end_quantize(c->job.spec, c->job.changes, c->boxes, c->to, error));
+    }
     if (c->quantize != NULL) {
         FY_TRY(fy_changes_add_scale_boxes(c->job.spec, c->job.changes, c->boxes, c->to, error));
     }
@@ -618,7 +642,8 @@ static ferry_status make_job(ferry_reshard *c, const json_t *config, ferry_error
     fy_change_options changes = {.cast = c->cast,
                                  .quantize = c->quantize,
                                  .dequantize = c->dequantize,
-                                 .subset = may_hold_scales ? NULL : c->subset};
+                                 .subset = may_hold_scales ? NULL : c->subset,
+                                 .boxes_quantize = c->boxes_quantize};
     fy_job_target target = {.name = c->to,
                             .tensors = c->tensors,
                             .lists_all = c->names != NULL,

@@ -19,7 +19,8 @@ import models
 import store
 from box_files import Logical, Parameter, can_be_boxed, held_tensors
 from boxes_values import whole_entry
-from quantize_random import Definitions, Format, draw_format, draw_values, draw_weights, is_weight
+from quantize_random import (COVER, Definitions, Format, draw_format, draw_values, draw_weights,
+                             is_weight)
 from reshard_random import with_options, write_layout
 from results import check_logical, shown_in, source_order
 from runner import Ferry, must, parser_of, require_sentence, run_cases
@@ -144,6 +145,7 @@ def check_random(ferry, definitions, folder, rng):
     must(not (folder / "dry").exists() and 0 < told["read_bytes"] <= read, "dry: %s" % told)
     check_verify(case, full)
     check_subset(case, side)
+    check_said(case, side)
 
 
 def check_verify(case, full):
@@ -179,6 +181,48 @@ def check_subset(case, side):
     added = case.with_scales(side)["boxes"][len(side["boxes"]):]
     taken += [entry for entry in added if all(map(is_of, entry["holds"]))]
     box_files.check_boxed(out, {"boxes": taken}, case.made, case.model)
+
+
+def says_quantize(form):
+    """The key of a parameter; what has a default is left out."""
+    if form.text == "mxfp8":
+        return {"format": "mxfp8", "scale": "*_scale"}
+    said = {"format": form.text.split(":")[0], "block": form.block, "scale": "*_scale_inv"}
+    if form.scales == "F8_E8M0":
+        said["scale_dtype"] = "f8e8m0"
+    elif form.rule == COVER:
+        said["scale_kind"] = "cover"
+    return said
+
+
+def check_said(case, side):
+    """Parameters that say it make what the option does."""
+    ferry, folder, rng = case.ferry, case.folder, case.rng
+    if case.form.has_matrix_scales:
+        return
+
+    def has_codes(entry):
+        return any(hold["tensor"] in case.model.tensors and is_weight(hold["tensor"])
+                   for hold in entry["holds"])
+
+    codes = held_tensors({"boxes": list(filter(has_codes, side["boxes"]))})
+    boxes = [entry for entry in side["boxes"]
+             if has_codes(entry) or all(name in case.model.tensors or
+                                        name[:-len(case.form.suffix)] in codes
+                                        for name in held_tensors({"boxes": [entry]}))]
+    if not codes:
+        return
+    key = {"quantize": says_quantize(case.form)}
+    said = [{**entry, **key} if has_codes(entry) else entry for entry in boxes]
+    for name, its, options in (("said", said, []), ("plain", boxes, case.option)):
+        file = write_layout(folder, name + ".json", {"boxes": its}, rng)
+        ferry.reshard(case.source, file, folder / name, *options, *with_options(rng))
+    must(store.tree(folder / "plain") == store.tree(folder / "said"), "what is said differs")
+    if not case.model.others:  # config.json is another one
+        box_files.check_boxed(folder / "said", case.with_scales({"boxes": boxes}), case.made,
+                              case.model)
+    done = ferry.verify(case.source, folder / "said", *case.option, *with_options(rng))
+    must(done.code == 0 and done.error == "", str(done))
 
 
 def large_model(rng, shapes):
@@ -249,6 +293,22 @@ def check_stack(ferry, definitions, folder, rng):
          found["mixed_scale_inv"].data == scales[0] + scales[1][:4], "%s" % found)
     about = json.loads((folder / "out" / "config.json").read_text())["quantization_config"]
     must(about["weight_block_size"] == [4, 8] and about["quant_method"] == "fp8", "%s" % about)
+    check_said(case, {"boxes": [entry, mixed]})
+    check_left_out(case, entry)
+
+
+def check_left_out(case, entry):
+    """A subset without what boxes quantize: config.json says nothing of codes."""
+    norm = Tensor("norm", "BF16", [4], bytes(8))
+    store.write_logical(case.rng, case.folder / "more", [*case.model.tensors.values(), norm], {}, 1,
+                        case.model.others)
+    boxes = [{**entry, "quantize": says_quantize(case.form)},
+             box_files.slice_entry("norm", norm, [0], 0, 4, [0])]
+    file = write_layout(case.folder, "more.json", {"boxes": boxes}, case.rng)
+    out = case.folder / "left-out"
+    case.ferry.reshard(case.folder / "more", file, out, "--include", "norm")
+    must((out / "config.json").read_bytes() == case.model.others["config.json"], "config.json")
+    must(set(store.read_file(out / store.rank_name(0)).by_name) == {"norm"}, "other parameters")
 
 
 # ---- values of half bytes ------------------------------------------------------------------------
@@ -318,10 +378,10 @@ def check_halves(ferry, definitions, folder, rng):
         must(done.code == 1 and shown_in(name, done.error) and str(rank) in done.error, str(done))
 
 
-    check_said(ferry, folder, rng, case, side)
+    check_said_values(ferry, folder, rng, case, side)
 
 
-def check_said(ferry, folder, rng, case, side):
+def check_said_values(ferry, folder, rng, case, side):
     """Parameters that say it make the same as the option."""
     boxes = [entry for entry in side["boxes"] if entry["holds"] and
              all(is_weight(hold["tensor"]) for hold in entry["holds"])]
@@ -392,6 +452,61 @@ def check_bad(ferry, folder, rng):
         require_sentence(done, *words)
 
 
+def check_bad_said(ferry, folder, rng):
+    """What parameters may not say, or not together."""
+    name, star = "layers.0.a_proj.weight", "layers.*.weight"
+    store.write_logical(rng, folder / "source", [
+        Tensor(name, "BF16", [8, 16], bytes(256)), Tensor("norm", "BF16", [4], bytes(8)),
+        Tensor(star, "BF16", [8, 16], bytes(256)), Tensor("n", "I16", [8, 16], bytes(256)),
+        Tensor("codes", "F8_E4M3", [8, 16], bytes(128)),
+        Tensor("codes_scale_inv", "F32", [4, 4], bytes(64))], {}, 1, {})
+    hold = {"tensor": name, "begin": [0, 0], "shape": [8, 16], "offset": 0, "strides": [16, 1]}
+    says = {"format": "f8e4m3", "block": [2, 4], "scale": "*_scale_inv"}
+    good = {"rank": 0, "parameter": "p", "elements": 128, "holds": [hold], "quantize": says}
+    other = {**good, "rank": 1, "parameter": "q"}
+
+    def of(tensor):
+        return [{**good, "holds": [{**hold, "tensor": tensor}]}]
+
+    norm = {"tensor": "norm", "begin": [0], "shape": [4], "offset": 0, "strides": [1]}
+    values = {**other, "dtype": "bf16", "holds": [{**hold, "tensor": "codes"}],
+              "dequantize": {"block": [2, 4], "scale": "*_scale_inv"}}
+    del values["quantize"]
+    for what, boxes, options, words in (
+            ("an option, too", [good], ["--quantize", "f8e4m3:2x4"], ["--quantize", "leave"]),
+            ("the other option", [good], ["--dequantize"], ["--dequantize", '"quantize"']),
+            ("both ways", [good, values], [], ['"quantize"', '"dequantize"', "two folders"]),
+            ("another block", [good, {**other, "quantize": {**says, "block": [2, 2]}}], [],
+             ['"p"', '"q"', "same"]),
+            ("other scales", [good, {**other, "quantize": {**says, "scale_dtype": "f8e8m0"}}], [],
+             ['"p"', '"q"', "same"]),
+            ("floor", [{**good, "quantize": {**says, "scale_kind": "floor"}}], [],
+             ['"p"', "floor", "mxfp8"]),
+            ("a large block", [{**good, "quantize": {**says, "block": [1 << 17, 4]}}], [],
+             ['"p"', "65536"]),
+            ("scales of another name", [{**good, "quantize": {**says, "scale": "*.s"}}], [],
+             ['"p"', '"*.s"', '"*_scale_inv"']),
+            ("one name for all scales", [{**good, "quantize": {**says, "scale": "x_scale_inv"}}],
+             [], ['"p"', '"x_scale_inv"']),
+            ("values elsewhere", [good, {key: other[key] for key in other if key != "quantize"}],
+             [], ['"q"', name, "one type"]),
+            ("no values", of("n"), [], ['"p"', '"n"', "i16", "bf16"]),
+            ("a vector", [good, {**other, "elements": 4, "holds": [norm]}], [],
+             ['"q"', '"norm"', "1 dimensions"]),
+            ("codes", of("codes"), [], ["codes", "f8e4m3 already"]),
+            ("a star in a name", of(star), [], ['"p"', star, "pattern"]),
+            ("no such tensor", [good, {**other, "holds": [{**hold, "tensor": "zz"}]}], [], ["zz"]),
+            ("nothing", [{**good, "holds": [], "dtype": "f8e4m3", "partial": True}], [],
+             ['"p"', "no box"]),
+            ("nvfp4", [{**good, "quantize": {"format": "nvfp4", "scale": "*_scale"}}], [],
+             ["nvfp4", "--quantize"])):
+        file = write_layout(folder, "bad.json", {"boxes": boxes}, rng)
+        done = ferry.call("reshard", folder / "source", "--to", file, "--out", folder / "bad",
+                          *options)
+        must(done.code in (1, 2) and not (folder / "bad").exists(), "%s: %s" % (what, done))
+        require_sentence(done, *words)
+
+
 def check_room(ferry, folder, rng):
     """One block, and all that is made of it, is more than the cap."""
     name = "layers.0.a_proj.weight"
@@ -429,7 +544,9 @@ def main():
     cases += [("large halves", bound(check_large_halves, definitions), seed)
               for seed in seeds[::20]]
     cases += [("stack", bound(check_stack, definitions), arguments.seed),
-              ("bad", bound(check_bad), arguments.seed), ("room", bound(check_room), arguments.seed)]
+              ("bad", bound(check_bad), arguments.seed),
+              ("bad said", bound(check_bad_said), arguments.seed),
+              ("room", bound(check_room), arguments.seed)]
     return run_cases(arguments, cases)
 
 
