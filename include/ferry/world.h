@@ -288,10 +288,11 @@ typedef struct ferry_grow_options {
  * MASTER_PORT) of its environment; whoever does not prove the world's secret is not let in.
  *
  * The old world stays to be used and destroyed, with all that stands on it. If a newcomer does not
- * come, or dies while it joins, the call fails on all members with a sentence that names it, and
- * there is no new world; only one that dies when all have the new world already is lost from that
- * one, which can shrink. If a member is lost the old world has failed: shrink it, which then gives
- * the grown world where others have it.
+ * come within join_seconds, or dies or is stopped while it joins, which is seen as soon as of any
+ * rank, the call fails on all members with a sentence that names it, and there is no new world; so
+ * it does if a member gives up. Only a newcomer that dies when all have the new world already is
+ * lost from that one, which can shrink. If a member is lost the old world has failed: shrink it,
+ * which then gives the grown world where others have it.
  */
 FERRY_API ferry_status ferry_world_grow(ferry_world *world, const ferry_grow_options *options,
                                         ferry_world **world_out, ferry_error *error);

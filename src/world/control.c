@@ -306,6 +306,7 @@ static const struct handler {
     [FY_WIRE_NEWS] = {fy_news_arrive, FROM(NEW)},
     [FY_WIRE_WHERE] = {fy_letter_asked, TREE},
     [FY_WIRE_ENTER] = {fy_join_enter, FROM(NEW)},
+    [FY_WIRE_VAIN] = {fy_grow_in_vain, TREE},
 #undef TREE
 #undef FROM
 };
@@ -398,12 +399,17 @@ static void open_door(fy_process *process, fy_conn *door)
 
 /* Time. */
 
-static int64_t beat_ns(const fy_process *process)
+int64_t fy_control_beat_ns(int64_t deadline_ns)
 {
-    int64_t beat = process->limits.deadline_ns / 10;
+    int64_t beat = deadline_ns / 10;
     return beat < 10 * 1000 * 1000    ? 10 * 1000 * 1000
            : beat > 500 * 1000 * 1000 ? 500 * 1000 * 1000
                                       : beat;
+}
+
+static int64_t beat_ns(const fy_process *process)
+{
+    return fy_control_beat_ns(process->limits.deadline_ns);
 }
 
 static void post_beats(fy_process *process)
@@ -541,7 +547,8 @@ static void tick(fy_process *process)
         if (conn->dead || conn->kind != FY_CONN_LINK) {
             continue;
         }
-        if (conn->role == FY_ROLE_CHILD || conn->role == FY_ROLE_PARENT) {
+        if (conn->role == FY_ROLE_CHILD || conn->role == FY_ROLE_PARENT ||
+            fy_register_is_newcomer(process, conn)) {
             check_silence(process, conn, now);
         } else if (conn->role == FY_ROLE_NEW && now - conn->since_ns > STRANGER_NS) {
             fy_control_drop(process, conn);

@@ -49,8 +49,9 @@ void fy_grow_pass_on(fy_process *old)
     uint32_t rank;
     ferry_error text;
     fy_process *successor = old->growing.successor;
-    if (successor != NULL && fy_failed(&old->failure)) {
-        ferry_status status = fy_failure_get(&old->failure, &rank, &text);
+    const fy_failure *failure = fy_failed(&old->failure) ? &old->failure : &old->growing.vain;
+    if (successor != NULL && fy_failed(failure)) {
+        ferry_status status = fy_failure_get(failure, &rank, &text);
         /* Whom this wakes sleeps on a bell that the table moves: see adopt_table. */
         pthread_mutex_lock(&successor->lock);
         fy_process_fail(successor, status, rank, "%.1000s", text.message);
@@ -69,6 +70,50 @@ static void set_successor(fy_process *old, fy_process *process)
     pthread_mutex_unlock(&old->lock);
 }
 
+/*
+ * An attempt comes to nothing: all members hear it on the old world, for some may look for a root
+ * that has gone, or wait in the new one for a member that will not come. Under the lock.
+ */
+static void end_attempt(fy_process *old, const fy_failure *why, const fy_conn *except)
+{
+    unsigned char head[8 + FY_NEWS_BYTES];
+    fy_pack packer = fy_pack_into(head, sizeof head);
+    if (!fy_failure_set(&old->growing.vain, (ferry_status)why->status, why->rank, "%s",
+                        why->sentence)) {
+        return;
+    }
+    fy_grow_pass_on(old);
+    fy_pack_u64(&packer, old->growing.attempt);
+    fy_news_pack(why, &packer);
+    for (fy_conn *conn = old->control.conns; conn != NULL; conn = conn->next) {
+        if (conn != except && !conn->dead && conn->kind == FY_CONN_LINK &&
+            (conn->role == FY_ROLE_CHILD || conn->role == FY_ROLE_PARENT)) {
+            fy_control_post(old, conn, FY_WIRE_VAIN, head, packer.used, NULL, 0);
+        }
+    }
+}
+
+bool fy_grow_in_vain(fy_process *process, fy_conn *conn, fy_reader *reader)
+{
+    fy_failure why = {0};
+    uint64_t attempt = fy_read_u64(reader);
+    if (!fy_news_read(reader, &why)) {
+        return false;
+    }
+    if (attempt == process->growing.attempt) {
+        end_attempt(process, &why, conn);
+    }
+    return true;
+}
+
+static void begin_attempt(fy_process *old)
+{
+    pthread_mutex_lock(&old->lock);
+    old->growing.attempt++;
+    old->growing.vain = (fy_failure){0};
+    pthread_mutex_unlock(&old->lock);
+}
+
 /* What the rest of this file is about: one attempt of one member. */
 typedef struct attempt {
     fy_process *old;
@@ -78,11 +123,17 @@ typedef struct attempt {
     fy_process *process; /* of the new world, or NULL */
 } attempt;
 
-/* Whether to look for the root has no sense any more: it may be whom the old world has lost. */
+/* Why to look for the root has no sense any more; it may be whom the old world has lost. */
+static ferry_status fail_vain(const fy_process *old, ferry_error *error)
+{
+    ferry_status status = fy_failure_get(&old->failure, NULL, error);
+    return status != FERRY_OK ? status : fy_failure_get(&old->growing.vain, NULL, error);
+}
+
 static bool is_vain(void *context)
 {
     const fy_process *old = context;
-    return fy_failed(&old->failure) || fy_interrupted(old->world->settings.interrupt);
+    return fail_vain(old, NULL) != FERRY_OK || fy_interrupted(old->world->settings.interrupt);
 }
 
 static ferry_status find_root(attempt *own, fy_settings settings, ferry_error *error)
@@ -93,9 +144,8 @@ static ferry_status find_root(attempt *own, fy_settings settings, ferry_error *e
     own->meeting.rank = old->rank;
     own->meeting.n_ranks = own->growth->n_ranks;
     ferry_status status = fy_meet_growing(&own->meeting, own->growth->path, &settings, error);
-    return status == FERRY_ERR_STOPPED && fy_failed(&old->failure)
-               ? fy_failure_get(&old->failure, NULL, error)
-               : status;
+    return status == FERRY_ERR_STOPPED && fail_vain(old, NULL) != FERRY_OK ? fail_vain(old, error)
+                                                                           : status;
 }
 
 /* The new world as far as it needs nobody else; its control thread runs. */
@@ -132,21 +182,49 @@ static ferry_status meet_all(attempt *own, ferry_error *error)
     return fy_failure_get(&process->failure, NULL, error);
 }
 
+/* To the others a caller who thought better of it is a member that did not come. */
+static ferry_status excuse(const attempt *own, ferry_status status, ferry_error *said)
+{
+    return status != FERRY_ERR_STOPPED
+               ? status
+               : fy_fail(said, FERRY_ERR_TIMEOUT, "rank %u did not come: its caller stopped it",
+                         own->old->rank);
+}
+
+/* This member goes no further, and the others shall not wait for it. */
+static void announce(const attempt *own, ferry_status status, const ferry_error *reason)
+{
+    fy_process *old = own->old;
+    fy_failure why = {0};
+    ferry_error said = *reason;
+    uint32_t rank = old->rank;
+    ferry_status known =
+        own->process == NULL ? FERRY_OK : fy_failure_get(&own->process->failure, &rank, &said);
+    if (known != FERRY_OK) {
+        status = known;
+    } else if (status == FERRY_ERR_STOPPED) {
+        status = excuse(own, status, &said);
+    } else {
+        fy_fail(&said, status, "rank %u did not come: %.900s", rank, reason->message);
+    }
+    fy_failure_set(&why, status, rank, "%s", said.message);
+    pthread_mutex_lock(&old->lock);
+    if (!fy_failed(&old->failure)) {
+        end_attempt(old, &why, NULL);
+    }
+    pthread_mutex_unlock(&old->lock);
+}
+
 /*
- * This member's vote, and what becomes of all. To the others a caller who thought better of it is a
- * member that did not come. The entry limit of the old world does not count here: one that fails
- * early waits for those that look for newcomers, each for as long as its join limit says.
+ * This member's vote, and what becomes of all. The entry limit of the old world does not count
+ * here: nobody knows how long the callers of others take to hear that it was in vain.
  */
 static ferry_status vote(attempt *own, ferry_status status, ferry_error *error)
 {
     ferry_error said = *error;
     ferry_world *world = own->old->world;
     bool stopped = status == FERRY_ERR_STOPPED;
-    ferry_status given = status;
-    if (stopped) {
-        given = fy_fail(&said, FERRY_ERR_TIMEOUT, "rank %u did not come: its caller stopped it",
-                        world->rank);
-    }
+    ferry_status given = excuse(own, status, &said);
     own->old->caller.is_patient = true;
     given = fy_agree_on(world, FY_JOINT_GROW, 0, NULL, 0, given, &said);
     own->old->caller.is_patient = false;
@@ -200,6 +278,7 @@ static void commit(attempt *own)
 static ferry_status grow(attempt *own, ferry_error *error)
 {
     ferry_world *world = own->old->world;
+    begin_attempt(own->old);
     ferry_status status = world->rank == 0 ? begin(own, error) : FERRY_OK;
     if (status != FERRY_OK) {
         withdraw(own, status, error);
@@ -216,8 +295,9 @@ static ferry_status grow(attempt *own, ferry_error *error)
     FY_THEN(status, meet_all(own, error));
     if (status == FERRY_OK) {
         fy_meet_file_done(own->file);
-    } else {
-        withdraw(own, status, error); /* before the vote: the others wait in the new world */
+    } else { /* before the vote, to which the others come when they do not wait for this one */
+        announce(own, status, error);
+        withdraw(own, status, error);
     }
     bool came = status == FERRY_OK;
     status = vote(own, status, error);
@@ -319,7 +399,8 @@ static ferry_status hear(newcomer *own, uint32_t type, fy_message *message_out, 
     fy_interrupt *interrupt = own->settings->interrupt;
     for (;;) {
         int64_t left = own->until_ns - fy_now_ns();
-        int64_t look = fy_interrupt_slice_ns(interrupt, own->deadline_ns / 10);
+        int64_t look = fy_interrupt_slice_ns(interrupt, fy_control_beat_ns(own->deadline_ns));
+        (void)fy_link_post(own->root, FY_WIRE_BEAT, NULL, 0, NULL, 0, NULL);
         if (fy_interrupted(interrupt)) {
             return fy_interrupt_fail(error);
         }

@@ -19,12 +19,6 @@ int64_t fy_join_step_ns(const fy_process *process)
 
 /* The calling thread. */
 
-ferry_status fy_join_root(fy_process *process, ferry_error *error)
-{
-    ferry_status status = fy_node_enter(process, error);
-    return status != FERRY_OK ? status : fy_register_enter(process, error);
-}
-
 /* Tells the root why this rank gives up, so that the others need not wait for it. */
 static void give_up(fy_process *process, fy_link *root, ferry_status status,
                     const ferry_error *reason)
@@ -96,8 +90,61 @@ static bool is_unwanted(void *context)
 
 static ferry_status fail_unwanted(const fy_process *process, ferry_error *error)
 {
-    return fy_failed(&process->failure) ? fy_failure_get(&process->failure, NULL, error)
-                                        : fy_interrupt_fail(error);
+    if (fy_failed(&process->failure)) {
+        return fy_failure_get(&process->failure, NULL, error);
+    }
+    return fy_interrupted(interrupt_of(process))
+               ? fy_interrupt_fail(error)
+               : fy_fail(error, FERRY_ERR_PEER_LOST, "rank %u was lost while rank %u joined",
+                         process->root_claim, process->claim);
+}
+
+/*
+ * A newcomer's signs of life to the root, which nobody else watches it for: they come from the
+ * calling thread, whose the link is until the control thread has a parent to send them to.
+ */
+static void show_life(fy_process *process, fy_link *root)
+{
+    int64_t now = fy_now_ns();
+    if (process->growing.is_newcomer &&
+        now - process->growing.beaten_ns >= fy_control_beat_ns(process->limits.deadline_ns)) {
+        process->growing.beaten_ns = now;
+        (void)fy_link_post(root, FY_WIRE_BEAT, NULL, 0, NULL, 0, NULL);
+    }
+}
+
+/* A wait is cut so that those signs come in time. */
+static int64_t look_ns(const fy_process *process)
+{
+    int64_t deadline_ns = process->limits.deadline_ns;
+    return fy_interrupt_slice_ns(interrupt_of(process), process->growing.is_newcomer
+                                                            ? fy_control_beat_ns(deadline_ns)
+                                                            : deadline_ns / 10);
+}
+
+typedef struct visit {
+    fy_process *process;
+    fy_link *root;
+} visit;
+
+/* A stop function: the root has given up, or is gone or silent, while this rank waits for others.
+ */
+static bool root_gave_up(void *context)
+{
+    const visit *own = context;
+    fy_message message;
+    if (fy_interrupted(interrupt_of(own->process))) {
+        return true;
+    }
+    show_life(own->process, own->root);
+    ferry_status status = fy_link_work(own->root, NULL);
+    while (fy_link_take(own->root, &message)) {
+        if (message.type == FY_WIRE_FAIL) {
+            note_failure(own->process, &message);
+        }
+    }
+    return status != FERRY_OK || fy_failed(&own->process->failure) ||
+           root_is_silent(own->process, own->root);
 }
 
 /* The next message of a type from the root; signs of life are passed over. */
@@ -115,8 +162,8 @@ static ferry_status expect(fy_process *process, fy_link *root, uint32_t type, in
         if (is_unwanted(process)) {
             return fail_unwanted(process, error);
         }
-        int64_t look =
-            fy_interrupt_slice_ns(interrupt_of(process), process->limits.deadline_ns / 10);
+        show_life(process, root);
+        int64_t look = look_ns(process);
         ferry_status status = fy_link_receive(root, left < look ? left : look, message_out, error);
         if (status == FERRY_ERR_TIMEOUT && !root_is_silent(process, root)) {
             continue;
@@ -197,6 +244,20 @@ static ferry_status say_join(fy_process *process, fy_link *root, int64_t until_n
                                     process->root_claim, process->claim);
 }
 
+/* Waits for the rank of this node that came first, if that is another one. */
+static ferry_status enter_node(fy_process *process, bool (*stop)(void *context), void *context,
+                               ferry_error *error)
+{
+    ferry_status status = fy_node_enter(process, stop, context, error);
+    return status == FERRY_ERR_STOPPED ? fail_unwanted(process, error) : status;
+}
+
+ferry_status fy_join_root(fy_process *process, ferry_error *error)
+{
+    FY_TRY(enter_node(process, is_unwanted, process, error));
+    return fy_register_enter(process, error);
+}
+
 static ferry_status keep_parent(fy_process *process, fy_link *link, uint32_t claim,
                                 ferry_error *error)
 {
@@ -207,29 +268,6 @@ static ferry_status keep_parent(fy_process *process, fy_link *link, uint32_t cla
     /* What the link holds already does not make its socket readable. */
     fy_control_poke(process);
     return status;
-}
-
-typedef struct visit {
-    fy_process *process;
-    fy_link *root;
-} visit;
-
-/* Whether the root has given up, or is gone or silent, while this rank looks for its parent. */
-static bool root_gave_up(void *context)
-{
-    const visit *own = context;
-    fy_message message;
-    if (fy_interrupted(interrupt_of(own->process))) {
-        return true;
-    }
-    ferry_status status = fy_link_work(own->root, NULL);
-    while (fy_link_take(own->root, &message)) {
-        if (message.type == FY_WIRE_FAIL) {
-            note_failure(own->process, &message);
-        }
-    }
-    return status != FERRY_OK || fy_failed(&own->process->failure) ||
-           root_is_silent(own->process, own->root);
 }
 
 /* A parent other than the root: a link of its own, after which the root's is not needed. */
@@ -243,14 +281,8 @@ static ferry_status attach(fy_process *process, fy_link *root, uint32_t parent,
     visit own = {.process = process, .root = root};
     ferry_status status = fy_link_open(addresses, process->key, until_ns - fy_now_ns(),
                                        root_gave_up, &own, &link, &inner);
-    if (status == FERRY_ERR_STOPPED && fy_interrupted(interrupt_of(process))) {
-        return fy_interrupt_fail(error);
-    }
     if (status == FERRY_ERR_STOPPED) {
-        return fy_failed(&process->failure)
-                   ? fy_failure_get(&process->failure, NULL, error)
-                   : fy_fail(error, FERRY_ERR_PEER_LOST, "rank %u was lost while rank %u joined",
-                             process->root_claim, process->claim);
+        return fail_unwanted(process, error);
     }
     if (status != FERRY_OK) {
         return fy_fail(error, status, "rank %u does not reach its parent, rank %u: %s",
@@ -276,8 +308,9 @@ static ferry_status take_place(fy_process *process, fy_link *root, int64_t until
 {
     char addresses[FY_ADDRESSES_BYTES];
     uint32_t parent;
+    visit at = {.process = process, .root = root};
     if (status == FERRY_OK) {
-        status = fy_node_enter(process, &text);
+        status = enter_node(process, root_gave_up, &at, &text);
         FY_THEN(status, say_join(process, root, until_ns, &parent, addresses, &text));
         if (status == FERRY_OK && parent == process->root_claim) {
             return keep_parent(process, root, parent, error);

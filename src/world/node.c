@@ -92,13 +92,13 @@ static ferry_status follow_host(fy_process *process, int socket_fd, int page_fd,
     return status;
 }
 
-static ferry_status find_page(fy_process *process, ferry_error *error)
+static ferry_status find_page(fy_process *process, bool (*stop)(void *context), void *context,
+                              ferry_error *error)
 {
     char name[FY_NODE_SOCKET_NAME_BYTES];
     int64_t limit = fy_join_step_ns(process);
     int64_t until = fy_now_ns() + limit;
 
-    fy_interrupt *interrupt = process->world->settings.interrupt;
     fy_node_socket_name(process->key, process->world_id, process->fake_node, name);
     for (;;) {
         int listener, socket_fd, page_fd;
@@ -107,16 +107,13 @@ static ferry_status find_page(fy_process *process, ferry_error *error)
             return status != FERRY_OK ? status : become_host(process, listener, error);
         }
         int64_t left = until - fy_now_ns();
-        status = fy_node_socket_join(name, process->key, process->claim, left, interrupt,
+        status = fy_node_socket_join(name, process->key, process->claim, left, stop, context,
                                      &socket_fd, &page_fd, error);
         if (status != FERRY_OK || socket_fd >= 0) {
             return status != FERRY_OK ? status : follow_host(process, socket_fd, page_fd, error);
         }
-        if (fy_failed(&process->failure)) {
-            return fy_failure_get(&process->failure, NULL, error);
-        }
-        if (fy_interrupted(interrupt)) {
-            return fy_interrupt_fail(error);
+        if (stop(context)) {
+            return FERRY_ERR_STOPPED;
         }
         if (left <= 0) {
             return fy_fail(error, FERRY_ERR_TIMEOUT,
@@ -127,9 +124,10 @@ static ferry_status find_page(fy_process *process, ferry_error *error)
     }
 }
 
-ferry_status fy_node_enter(fy_process *process, ferry_error *error)
+ferry_status fy_node_enter(fy_process *process, bool (*stop)(void *context), void *context,
+                           ferry_error *error)
 {
-    FY_TRY(find_page(process, error));
+    FY_TRY(find_page(process, stop, context, error));
     fy_shared_page_sign(process->node.page, process->claim);
     return FERRY_OK;
 }

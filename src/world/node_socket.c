@@ -104,7 +104,7 @@ enum { LOOK_MS = FY_INTERRUPT_NS / 1000000 };
 
 /* One packet within the limit, exactly n_bytes long. */
 static bool receive_packet(int fd, void *packet, size_t n_bytes, int64_t until_ns,
-                           fy_interrupt *interrupt)
+                           bool (*stop)(void *context), void *context)
 {
     for (;;) {
         ssize_t got = recv(fd, packet, n_bytes, MSG_TRUNC);
@@ -112,7 +112,8 @@ static bool receive_packet(int fd, void *packet, size_t n_bytes, int64_t until_n
             return (size_t)got == n_bytes;
         }
         int64_t left = until_ns - fy_now_ns();
-        if ((errno != EAGAIN && errno != EINTR) || left <= 0 || fy_interrupted(interrupt)) {
+        bool waits = errno == EAGAIN || errno == EINTR;
+        if (!waits || left <= 0 || stop(context)) {
             return false;
         }
         struct pollfd poll_fd = {.fd = fd, .events = POLLIN};
@@ -133,7 +134,8 @@ static int connect_once(const char *name)
 }
 
 static bool prove_both(int fd, const unsigned char key[FY_KEY_BYTES], uint32_t slot,
-                       int64_t until_ns, fy_interrupt *interrupt, bool *denied_out)
+                       int64_t until_ns, bool (*stop)(void *context), void *context,
+                       bool *denied_out)
 {
     hello first;
     memcpy(first.magic, magic, sizeof magic);
@@ -144,7 +146,7 @@ static bool prove_both(int fd, const unsigned char key[FY_KEY_BYTES], uint32_t s
     answer second;
     unsigned char expected[FY_PROOF_BYTES];
     if (send(fd, &first, sizeof first, MSG_NOSIGNAL) != (ssize_t)sizeof first ||
-        !receive_packet(fd, &second, sizeof second, until_ns, interrupt)) {
+        !receive_packet(fd, &second, sizeof second, until_ns, stop, context)) {
         return false;
     }
     prove(key, "host", second.nonce, first.nonce, slot, expected);
@@ -158,8 +160,8 @@ static bool prove_both(int fd, const unsigned char key[FY_KEY_BYTES], uint32_t s
 }
 
 ferry_status fy_node_socket_join(const char *name, const unsigned char key[FY_KEY_BYTES],
-                                 uint32_t slot, int64_t limit_ns, fy_interrupt *interrupt,
-                                 int *fd_out, int *page_fd_out, ferry_error *error)
+                                 uint32_t slot, int64_t limit_ns, bool (*stop)(void *context),
+                                 void *context, int *fd_out, int *page_fd_out, ferry_error *error)
 {
     int64_t until = fy_now_ns() + limit_ns;
     bool denied = false;
@@ -169,11 +171,11 @@ ferry_status fy_node_socket_join(const char *name, const unsigned char key[FY_KE
     if (fd < 0) {
         return FERRY_OK; /* the host is gone, or has not begun to listen */
     }
-    if (prove_both(fd, key, slot, until, interrupt, &denied)) {
+    if (prove_both(fd, key, slot, until, stop, context, &denied)) {
         uint64_t tag;
         int got;
         while ((got = fy_take_descriptor(fd, &tag, page_fd_out)) == 0 && fy_now_ns() < until &&
-               !fy_interrupted(interrupt)) {
+               !stop(context)) {
             struct pollfd poll_fd = {.fd = fd, .events = POLLIN};
             poll(&poll_fd, 1, LOOK_MS);
         }

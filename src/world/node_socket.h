@@ -27,11 +27,11 @@ ferry_status fy_node_socket_listen(const char *name, int *fd_out, ferry_error *e
 /*
  * Joins the host that listens under name, as the rank of this slot, and gets the shared page:
  * *fd_out is the connection, *page_fd_out the shared page. Both are -1 when nobody listens (any
- * more): try to be the host then; and when the caller interrupts it.
+ * more): try to be the host then; and when stop ends it, which is asked while it waits.
  */
 ferry_status fy_node_socket_join(const char *name, const unsigned char key[FY_KEY_BYTES],
-                                 uint32_t slot, int64_t limit_ns, fy_interrupt *interrupt,
-                                 int *fd_out, int *page_fd_out, ferry_error *error);
+                                 uint32_t slot, int64_t limit_ns, bool (*stop)(void *context),
+                                 void *context, int *fd_out, int *page_fd_out, ferry_error *error);
 
 /* The host's side of a connection until it is proven. Sockets do not block. */
 typedef struct fy_node_peer {

@@ -235,7 +235,10 @@ typedef struct fy_shrinking {
 /* A world that is made of another one and of newcomers, and that other one: see grow.c. */
 typedef struct fy_growing {
     fy_process *successor; /* of the old world, and fails as it does; under the old lock */
+    uint64_t attempt;      /* of the old world: how often its members have begun to grow */
+    fy_failure vain;       /* of the old world: why its last attempt comes to nothing */
     bool is_newcomer;      /* this rank, in the new one */
+    int64_t beaten_ns;     /* of a newcomer: when it last gave the root a sign of life */
     /* The rest is of the new world's root, until the table is written. */
     uint32_t n_members;      /* claims from here on are newcomers'; 0: this is no such world */
     const uint32_t *members; /* by claim: its number among all members */
@@ -302,6 +305,8 @@ void fy_control_post(fy_process *process, fy_conn *conn, fy_wire_type type, cons
                      size_t head_bytes, const void *body, size_t body_bytes);
 /* Why the world has failed, if it has, to one who may not have heard. */
 void fy_control_tell_failure(fy_process *process, fy_conn *conn);
+/* How often a rank of a world of this deadline gives signs of life. */
+int64_t fy_control_beat_ns(int64_t deadline_ns);
 /*
  * Whether a rank counts as lost of which nothing was heard since then: the one rule about silence.
  */
@@ -357,6 +362,8 @@ uint32_t fy_register_missing(const fy_process *process, uint32_t from);
 void fy_register_tick(fy_process *process, int64_t now_ns);
 /* Children that the table promises and that have not come. */
 void fy_join_tick(fy_process *process, int64_t now_ns);
+/* Whether it is at the door of a world that grows and has a number there, but no place yet. */
+bool fy_register_is_newcomer(const fy_process *process, const fy_conn *conn);
 /* A joiner whose link broke. */
 void fy_register_lost(fy_process *process, fy_conn *conn, const char *why);
 
@@ -384,7 +391,9 @@ void fy_node_suspect(ferry_world *world, uint32_t rank, const char *sentence);
 void fy_node_tick(fy_process *process, int64_t now_ns);
 /* Watches the process at the other end of a socket. */
 void fy_node_watch_life(fy_process *process, int socket_fd, uint32_t claim);
-ferry_status fy_node_enter(fy_process *process, ferry_error *error);
+/* Finds the shared page, or makes it. FERRY_ERR_STOPPED, without a sentence: stop ended it. */
+ferry_status fy_node_enter(fy_process *process, bool (*stop)(void *context), void *context,
+                           ferry_error *error);
 void fy_node_hear_peer(fy_process *process, fy_conn *conn);
 void fy_node_hear_host(fy_process *process, fy_conn *conn);
 void fy_node_accept(fy_process *process, const fy_conn *listener);
@@ -492,8 +501,10 @@ ferry_status fy_shrink_world(ferry_world *world, uint32_t min_ranks, ferry_world
                              ferry_error *error);
 
 /* grow.c */
-/* Under the lock: the world that is being made of this one fails as this one has. */
+/* Under the lock: the world that is being made of this one fails as this one, or the making, has.
+ */
 void fy_grow_pass_on(fy_process *old);
+bool fy_grow_in_vain(fy_process *process, fy_conn *conn, fy_reader *reader);
 ferry_status fy_grow_world(ferry_world *world, const fy_growth *growth, ferry_world **world_out,
                            ferry_error *error);
 

@@ -438,10 +438,17 @@ bool fy_join_attached(fy_process *process, fy_conn *conn, fy_reader *reader)
     return true;
 }
 
+bool fy_register_is_newcomer(const fy_process *process, const fy_conn *conn)
+{
+    return conn->role == FY_ROLE_JOINER && process->growing.n_members > 0 &&
+           conn->claim >= process->growing.n_members;
+}
+
 void fy_register_lost(fy_process *process, fy_conn *conn, const char *why)
 {
-    /* Before it said JOIN it may have thought better of it, and comes again. */
-    if (conn->joined) {
+    /* A rank of a start may think better of it before it says JOIN, and comes again; and of members
+     * the old world hears. */
+    if (conn->joined || fy_register_is_newcomer(process, conn)) {
         fy_process_fail(process, FERRY_ERR_PEER_LOST, conn->claim,
                         "rank %u was lost while it joined: %s", conn->claim, why);
     }

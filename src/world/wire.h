@@ -28,6 +28,7 @@ typedef enum fy_wire_type {
     FY_WIRE_WHERE = 20,    /* in the tree: where are you? A small message answers */
     FY_WIRE_ENTER = 21,    /* to the root of a world that grows: I am new, which rank am I? */
     FY_WIRE_NUMBER = 22,   /* the answer: that, who all ranks are, their deadline */
+    FY_WIRE_VAIN = 23,     /* everywhere: a member does not come to the larger world, and why */
 } fy_wire_type;
 
 #endif

@@ -4,7 +4,7 @@
  * a port; newcomers that never come, have another secret, or are one too many; members that do not
  * come. What is not to be leaves the old world as it was.
  */
-#include "processes.h"
+#include "grown.h"
 
 #include <ferry/log.h>
 
@@ -17,34 +17,6 @@
 enum { CAME, CHECKED };
 enum { RANKS = 3 };
 
-static char meeting[64]; /* where members and newcomers meet: another file than that of the start */
-
-static ferry_grow_options growth_of(uint32_t n_newcomers)
-{
-    ferry_grow_options options = FERRY_GROW_OPTIONS_INIT;
-    options.n_newcomers = n_newcomers;
-    options.path = meeting;
-    return options;
-}
-
-/* A process that joins nothing at its start. It is the last of n. */
-static void start_newcomer(processes *all, const rank_process *like, uint32_t n,
-                           void (*run)(rank_process *self))
-{
-    fflush(NULL);
-    all->pids[n] = fork();
-    assert_true(all->pids[n] >= 0);
-    if (all->pids[n] == 0) {
-        rank_process self = *like;
-        self.rank = n;
-        self.shared = all->shared;
-        prctl(PR_SET_PDEATHSIG, SIGKILL);
-        run(&self);
-        ferry_world_destroy(self.world);
-        _exit(0);
-    }
-}
-
 static void run_grown(const char *row, const rank_process *like, uint32_t n_newcomers,
                       void (*member)(rank_process *self), void (*newcomer)(rank_process *self))
 {
@@ -56,52 +28,6 @@ static void run_grown(const char *row, const rank_process *like, uint32_t n_newc
     }
     end_processes(row, &all, like->n_ranks + n_newcomers, FERRY_ANY_RANK);
     check_row(row, access(meeting, F_OK) != 0);
-}
-
-static void wait_ms(long ms)
-{
-    nanosleep(&(struct timespec){.tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000}, NULL);
-}
-
-/* All ranks tell each other who they are, and each sends to the next. */
-static void check_world(rank_process *self, ferry_world *world, uint32_t n_ranks, uint32_t epoch)
-{
-    const void *all, *bytes;
-    size_t n_bytes;
-    uint32_t rank = ferry_world_rank(world);
-    uint32_t own = ferry_world_member_of(world, rank);
-    so(self, ferry_world_rank_count(world) == n_ranks);
-    so(self, ferry_world_epoch(world) == epoch);
-    so(self, ferry_world_all_gather(world, &own, sizeof own, &all, &self->error) == FERRY_OK);
-    for (uint32_t r = 0; r < n_ranks; r++) {
-        so(self, ((const uint32_t *)all)[r] == ferry_world_member_of(world, r));
-    }
-    so(self, ferry_world_send(world, (rank + 1) % n_ranks, 1, &rank, sizeof rank, &self->error) ==
-                 FERRY_OK);
-    so(self, ferry_world_receive(world, (rank + n_ranks - 1) % n_ranks, 1, -1, &bytes, &n_bytes,
-                                 NULL, &self->error) == FERRY_OK);
-    so(self, *(const uint32_t *)bytes == (rank + n_ranks - 1) % n_ranks);
-}
-
-static ferry_world *grow(rank_process *self, const ferry_grow_options *options)
-{
-    ferry_world *larger = NULL;
-    uint32_t rank = ferry_world_rank(self->world);
-    so(self, ferry_world_grow(self->world, options, &larger, &self->error) == FERRY_OK);
-    so(self, ferry_world_rank(larger) == rank);
-    return larger;
-}
-
-static void join(rank_process *self)
-{
-    so(self, ferry_world_join(meeting, &self->options, &self->world, &self->error) == FERRY_OK);
-}
-
-/* The rank goes on in the larger world. */
-static void replace(rank_process *self, ferry_world *larger)
-{
-    ferry_world_destroy(self->world);
-    self->world = larger;
 }
 
 /* One newcomer, or several. */
@@ -582,26 +508,47 @@ static void test_stopped_late(void **state)
     run_grown("stopped late", &like, 1, member_stopped_late, newcomer_to_stopped);
 }
 
-/* The others look for a newcomer far longer than the old world waits for one of its ranks. */
+/*
+ * The others do not wait until the minute for newcomers is over, also one whose caller keeps it from
+ * looking for rank 0 until that has gone; nor do they lose that one, for which they wait longer
+ * than the old world waits for one of its ranks.
+ */
+static bool is_slow; /* this rank's caller, once */
+
+static bool ask_slowly(void *context)
+{
+    if (is_slow) {
+        is_slow = false;
+        wait_ms(3500);
+    }
+    return ask_stopped(context);
+}
+
 static void member_stopped_early(rank_process *self)
 {
+    uint32_t who = *(const uint32_t *)self->context;
     ferry_world *larger = NULL;
     ferry_grow_options options = growth_of(1);
-    options.join_seconds = 5;
-    atomic_store(&is_stopped, self->rank == 1);
+    atomic_store(&is_stopped, self->rank == who);
+    is_slow = who == 1 && self->rank == 2;
     ferry_status status = ferry_world_grow(self->world, &options, &larger, &self->error);
-    so(self, status == (self->rank == 1 ? FERRY_ERR_STOPPED : FERRY_ERR_TIMEOUT));
+    so(self, status == (self->rank == who ? FERRY_ERR_STOPPED : FERRY_ERR_TIMEOUT));
     so(self, larger == NULL);
+    so(self, self->rank == who || strstr(self->error.message, "did not come: its caller") != NULL);
     check_world(self, self->world, RANKS, 0);
 }
 
 static void test_stopped_early(void **state)
 {
     (void)state;
-    rank_process like = patient_ranks("stopped early", RANKS);
-    like.options.is_interrupted = ask_stopped;
-    like.options.entry_seconds = 2;
-    run_grown("stopped early", &like, 0, member_stopped_early, nobody);
+    for (uint32_t who = 0; who < RANKS; who++) {
+        rank_process like = patient_ranks("stopped early", RANKS);
+        like.options.is_interrupted = ask_slowly;
+        like.options.entry_seconds = 2;
+        like.options.join_seconds = 60;
+        like.context = &who;
+        run_grown("stopped early", &like, 0, member_stopped_early, nobody);
+    }
 }
 
 /*

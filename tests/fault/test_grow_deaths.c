@@ -80,9 +80,10 @@ ferry_status __wrap_fy_link_post(fy_link *link, uint32_t type, const void *head,
 ferry_status __wrap_fy_link_post(fy_link *link, uint32_t type, const void *head, size_t head_bytes,
                                  const void *body, size_t body_bytes, ferry_error *error)
 {
-    /* How many signs of life there are is a matter of time, so they do not count. */
+    /* How many signs of life there are is a matter of time, so they do not count; nor does what a
+     * newcomer says first, again and again: until then it has not come. */
     if (own_harm != NULL && atomic_load(&changes) && type != FY_WIRE_BEAT &&
-        atomic_fetch_add(&n_messages, 1) + 1 == own_harm->at) {
+        type != FY_WIRE_ENTER && atomic_fetch_add(&n_messages, 1) + 1 == own_harm->at) {
         atomic_store(&own->fired, own_harm->signal);
         raise(own_harm->signal); /* to this very thread, which does not go on until it is sent */
     }
@@ -90,13 +91,12 @@ ferry_status __wrap_fy_link_post(fy_link *link, uint32_t type, const void *head,
 }
 
 /*
- * For newcomers that do not come. Nobody waits for it because of a member: that one is seen to be
- * dead or stopped, by its own world and by newcomers that stand at its door.
+ * For newcomers that do not come. Nobody waits for it because of one that is hurt, which is seen to
+ * be dead or stopped: by its own world, by the root at whose door it stands, by those at its door.
  */
 static double join_seconds(void)
 {
-    bool nobody = the->n_harmed == 1 && the->harmed[0].who < MEMBERS;
-    return nobody ? 2 * CASE_SECONDS : 4.0 * FERRY_TEST_PATIENCE;
+    return the->n_harmed == 1 ? 2 * CASE_SECONDS : 4.0 * FERRY_TEST_PATIENCE;
 }
 
 static ferry_world_options options_of(void)

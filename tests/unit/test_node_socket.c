@@ -47,8 +47,8 @@ static void *join_line(void *argument)
 {
     joining *j = argument;
     errno = EAGAIN; /* what an earlier call has left is of no account */
-    j->status = fy_node_socket_join(j->name, j->key, SLOT, LONG_NS, NULL, &j->fd_of_host, &j->page,
-                                    &j->error);
+    j->status = fy_node_socket_join(j->name, j->key, SLOT, LONG_NS, fy_interrupted, NULL,
+                                    &j->fd_of_host, &j->page, &j->error);
     return NULL;
 }
 
@@ -177,7 +177,8 @@ static void test_host_goes(void **state)
     }
     int fd_of_host, page;
     ferry_error error;
-    must(fy_node_socket_join("ferry-nobody", key, SLOT, LONG_NS, NULL, &fd_of_host, &page, &error),
+    must(fy_node_socket_join("ferry-nobody", key, SLOT, LONG_NS, fy_interrupted, NULL, &fd_of_host,
+                             &page, &error),
          &error);
     assert_true(fd_of_host == -1 && page == -1);
 }
