@@ -121,21 +121,34 @@ def case_schedule():
     assert len(unpack(s["busy"])) == said["world"]
 
 
+def turned(n, node):
+    """A spec: from rows to columns on n other ranks, so a byte moves from each rank to each of those."""
+    spec = FOLDER / "spec.json"
+    rows, columns = ({"mesh": [["tp", n]],
+                      "rules": [{"match": "*", "shard": [{"dim": dim, "axis": "tp"}]}]} for dim in (0, 1))
+    spec.write_text(json.dumps({
+        "format": "ferry.spec/1", "source": rows, "destination": dict(columns, first_rank=100),
+        "tensors": [{"name": "w", "shape": [n, n], "dtype": "u8"}],
+        "cluster": {"ranks_per_node": node, "rank_gbytes_per_s": 1, "node_gbytes_per_s": 1}}))
+    return spec
+
+
 def case_many_ranks():
     """Pairs of ranks are joined until there are few enough, and nothing is lost by that."""
-    cut = {"rules": [{"match": "*", "shard": [{"dim": 0, "axis": "tp"}]}]}
-    turned = {"rules": [{"match": "*", "shard": [{"dim": 1, "axis": "tp"}]}]}
-    spec = FOLDER / "spec.json"
     for node, unit in ((1, 2), (16, 16)):
-        spec.write_text(json.dumps({
-            "format": "ferry.spec/1",
-            "tensors": [{"name": "w", "shape": [640, 640], "dtype": "u8"}],
-            "source": dict(cut, mesh=[["tp", 640]]),
-            "destination": dict(turned, mesh=[["tp", 640]], first_rank=100),
-            "cluster": {"ranks_per_node": node, "rank_gbytes_per_s": 1, "node_gbytes_per_s": 1}}))
-        report, _ = check_plan(spec)
+        report, _ = check_plan(turned(640, node))
         assert report["plan"]["flows"]["unit"] == unit, (node, report["plan"]["flows"]["unit"])
         assert (FOLDER / "plan.html").stat().st_size < 5e6
+
+
+def case_joined_in_a_row():
+    """So many that they are joined while a receiver's moves still come: its row goes on in the wider unit."""
+    n, page = 1300, FOLDER / "plan.html"
+    good("plan", turned(n, 1), "--html", page, "--quiet")
+    plan = report_of(page)["plan"]
+    unit = plan["flows"]["unit"]
+    moves = ({"from": source, "to": 100 + place, "bytes": 1} for source in range(n) for place in range(n))
+    assert unit == 4 and flows_of(plan) == wanted_flows(moves, unit), unit
 
 
 def case_names():
