@@ -211,15 +211,21 @@ const fy_family fy_families[] = {
     {0},
 };
 
+/* In a layer of Megatron-Core that predicts further tokens, beside what is a layer's. */
+const fy_family_row fy_predictor_rows[] = {
+    {"eh_proj", FY_WAY_COLUMN, FY_ZONE_LAYERS, false},
+    {NULL, FY_WAY_UNKNOWN, FY_ZONE_LAYERS, false},
+};
+
 const fy_decoder fy_decoders[] = {
-    {"model.", "model.layers."},
-    {"language_model.model.", "language_model.model.layers."},
-    {"model.language_model.", "model.language_model.layers."},
-    {"model.text_model.", "model.text_model.layers."},
-    {"language_model.", "language_model.layers."},
-    {"gpt_neox.", "gpt_neox.layers."},
-    {"backbone.", "backbone.layers."},
-    {"decoder.", "decoder.layers."},
-    {"", "layers."}, /* a decoder saved without its head */
+    {"model.", "model.layers.", NULL},
+    {"language_model.model.", "language_model.model.layers.", NULL},
+    {"model.language_model.", "model.language_model.layers.", NULL},
+    {"model.text_model.", "model.text_model.layers.", NULL},
+    {"language_model.", "language_model.layers.", NULL},
+    {"gpt_neox.", "gpt_neox.layers.", NULL},
+    {"backbone.", "backbone.layers.", NULL},
+    {"decoder.", "decoder.layers.", "mtp.layers."},
+    {"", "layers.", NULL}, /* a decoder saved without its head */
     {0},
 };

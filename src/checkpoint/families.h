@@ -70,11 +70,15 @@ typedef struct fy_family {
 /* Where the layers' names begin: "model." before "layers.3.mlp". */
 typedef struct fy_decoder {
     const char *root;
-    const char *layers; /* "model.layers." */
+    const char *layers;     /* "model.layers." */
+    const char *predictors; /* where layers that predict further tokens have names of their own;
+                               they stand behind all others. NULL: they are layers of the decoder */
 } fy_decoder;
 
 extern const fy_family fy_families[];  /* the last has no words */
 extern const fy_decoder fy_decoders[]; /* the last has no root */
+/* In front of the family's rows of a layer where a decoder has predictors; the last has no name. */
+extern const fy_family_row fy_predictor_rows[];
 
 /* The number of the layer that a name belongs to; false if it is no layer's. */
 bool fy_decoder_layer(const fy_decoder *decoder, const char *name, uint64_t *layer_out);

@@ -21,6 +21,7 @@ enum { MAX_PATTERN = 192, NO_ROW = UINT16_MAX };
 /* A row of the tables with its pattern for this model, and the rules made of it. */
 typedef struct entry {
     const fy_family_row *row;
+    fy_zone zone;              /* the row's, or that of predictors */
     char pattern[MAX_PATTERN]; /* of the module, or of the tensor for a raw row */
     size_t length;
     const char *tail; /* behind its last star */
@@ -40,38 +41,64 @@ typedef struct maker {
     json_t *unknown;
 } maker;
 
-static void fill_entry(const fy_decoder *decoder, const fy_family_row *row, entry *e)
+/* layers: where those begin in which a row of a layer is looked for. */
+static void fill_entry(const fy_decoder *decoder, const char *layers, const fy_family_row *row,
+                       entry *e)
 {
     bool in_layers = row->zone == FY_ZONE_LAYERS;
     const char *before = row->name[0] == '*' ? "" : decoder->root;
-    snprintf(e->pattern, sizeof e->pattern, "%s%s%s", in_layers ? decoder->layers : before,
+    snprintf(e->pattern, sizeof e->pattern, "%s%s%s", in_layers ? layers : before,
              in_layers ? "*." : "", row->name);
     const char *star = strrchr(e->pattern, '*');
     e->row = row;
+    e->zone = in_layers && layers == decoder->predictors ? FY_ZONE_LAST : row->zone;
     e->length = strlen(e->pattern);
     e->tail = star == NULL ? e->pattern : star + 1;
     e->tail_length = strlen(e->tail);
 }
 
+/* Of a table all rows, or for predictors those of a layer. Without entries they are only counted.
+ */
+static void list_table(maker *m, const char *layers, const fy_family_row *table)
+{
+    const fy_decoder *decoder = m->model->decoder;
+    for (const fy_family_row *row = table; row->name != NULL; row++) {
+        if (layers == decoder->layers || row->zone == FY_ZONE_LAYERS) {
+            if (m->entries != NULL) {
+                fill_entry(decoder, layers, row, &m->entries[m->n_entries]);
+            }
+            m->n_entries++;
+        }
+    }
+}
+
+/* Predictors first: elsewhere a row says of all their tensors that nothing is known. */
+static void list_tables(maker *m)
+{
+    const fy_decoder *decoder = m->model->decoder;
+    const fy_family_row *const *groups = m->model->family->groups;
+    m->n_entries = 0;
+    if (decoder->predictors != NULL) {
+        list_table(m, decoder->predictors, fy_predictor_rows);
+    }
+    for (size_t g = 0; decoder->predictors != NULL && g < FY_MAX_GROUPS && groups[g] != NULL; g++) {
+        list_table(m, decoder->predictors, groups[g]);
+    }
+    for (size_t g = 0; g < FY_MAX_GROUPS && groups[g] != NULL; g++) {
+        list_table(m, decoder->layers, groups[g]);
+    }
+}
+
 static ferry_status list_rows(maker *m, ferry_error *error)
 {
-    const fy_family_row *const *groups = m->model->family->groups;
-    size_t n_rows = 0;
-    for (size_t g = 0; g < FY_MAX_GROUPS && groups[g] != NULL; g++) {
-        for (const fy_family_row *row = groups[g]; row->name != NULL; row++) {
-            n_rows++;
-        }
-    }
-    m->entries = fy_alloc_zeroed(n_rows, sizeof *m->entries);
+    list_tables(m);
+    m->entries = fy_alloc_zeroed(m->n_entries, sizeof *m->entries);
     m->rows = fy_alloc(m->model->n_tensors, sizeof *m->rows);
     if (m->entries == NULL || m->rows == NULL) {
+        m->n_entries = 0;
         return fy_fail_no_memory(error, "the rules of a short form");
     }
-    for (size_t g = 0; g < FY_MAX_GROUPS && groups[g] != NULL; g++) {
-        for (const fy_family_row *row = groups[g]; row->name != NULL; row++) {
-            fill_entry(m->model->decoder, row, &m->entries[m->n_entries++]);
-        }
-    }
+    list_tables(m);
     return FERRY_OK;
 }
 
@@ -96,7 +123,7 @@ static uint16_t find_row(const maker *m, const char *name, bool in_layers)
     split_name(name, length, &module);
     for (size_t i = 0; i < m->n_entries; i++) {
         const entry *e = &m->entries[i];
-        if ((e->row->zone == FY_ZONE_LAYERS) == in_layers && entry_fits(e, name, length, module)) {
+        if ((e->zone == FY_ZONE_LAYERS) == in_layers && entry_fits(e, name, length, module)) {
             return (uint16_t)i;
         }
     }
@@ -119,7 +146,8 @@ static void note_numbers(maker *m, const char *name, const expert_patterns *patt
         m->model->n_layers = fy_max(m->model->n_layers, number + 1);
     }
     for (size_t i = 0; i < FY_N_EXPERT_PATTERNS && strstr(name, ".experts.") != NULL; i++) {
-        if (fy_glob_match_number(patterns->text[i], name, strlen(name), &number) &&
+        if (patterns->text[i][0] != '\0' &&
+            fy_glob_match_number(patterns->text[i], name, strlen(name), &number) &&
             number < INT64_MAX) {
             m->model->n_experts[i] = fy_max(m->model->n_experts[i], number + 1);
         }
@@ -129,10 +157,13 @@ static void note_numbers(maker *m, const char *name, const expert_patterns *patt
 void fy_short_expert_pattern(const fy_decoder *decoder, size_t number, char *pattern,
                              size_t pattern_bytes)
 {
-    static const char *const tails[FY_N_EXPERT_PATTERNS] = {
+    static const char *const tails[FY_N_EXPERT_TAILS] = {
         "experts.{}.*", "experts.local_experts.{}.*", "experts.linear_fc1.weight{}",
         "experts.linear_fc2.weight{}"};
-    snprintf(pattern, pattern_bytes, "%s*.%s", decoder->layers, tails[number]);
+    bool predicts = number >= FY_N_EXPERT_TAILS;
+    const char *layers = predicts ? decoder->predictors : decoder->layers;
+    snprintf(pattern, pattern_bytes, "%s%s%s", layers == NULL ? "" : layers,
+             layers == NULL ? "" : "*.", layers == NULL ? "" : tails[number % FY_N_EXPERT_TAILS]);
 }
 
 /* Gives tensors their rows, and notes layers, experts and a sample of every way. */
@@ -147,9 +178,7 @@ static void sort_tensors(maker *m)
         bool in_layers = is_in_layers(m, t->name);
         size_t module;
         m->rows[i] = find_row(m, t->name, in_layers);
-        if (in_layers) {
-            note_numbers(m, t->name, &patterns);
-        }
+        note_numbers(m, t->name, &patterns);
         if (m->rows[i] == NO_ROW) {
             continue;
         }
@@ -228,7 +257,7 @@ static ferry_status set_row_rule(maker *m, entry *e, size_t slot, const fy_model
     snprintf(match, sizeof match, "%s%.31s", e->pattern,
              e->row->raw || parameter == NULL ? "" : parameter);
     e->first[slot] = tensor;
-    e->rules[slot] = make_rule(m, match, e->row->zone, shard);
+    e->rules[slot] = make_rule(m, match, e->zone, shard);
     return e->rules[slot] == NULL ? fy_fail_no_memory(error, "the rules of a short form")
                                   : FERRY_OK;
 }
@@ -237,8 +266,7 @@ static ferry_status set_row_rule(maker *m, entry *e, size_t slot, const fy_model
 static ferry_status rule_other(maker *m, const entry *e, const fy_model_tensor *tensor,
                                ferry_error *error)
 {
-    return e->row->zone == FY_ZONE_LAYERS ? FERRY_OK
-                                          : add_own_rule(m, tensor, e->row->zone, NULL, error);
+    return e->zone == FY_ZONE_LAYERS ? FERRY_OK : add_own_rule(m, tensor, e->zone, NULL, error);
 }
 
 static ferry_status rule_tensor(maker *m, size_t i, ferry_error *error)
@@ -269,7 +297,7 @@ static ferry_status rule_tensor(maker *m, size_t i, ferry_error *error)
     } else if (status == FERRY_OK) {
         const json_t *had = json_object_get(e->rules[slot], "shard");
         bool same = had == NULL || shard == NULL ? had == shard : json_equal(had, shard);
-        status = same ? status : add_own_rule(m, tensor, e->row->zone, shard, error);
+        status = same ? status : add_own_rule(m, tensor, e->zone, shard, error);
     }
     json_decref(shard);
     return status;
@@ -286,7 +314,7 @@ static bool append_zone(maker *m, json_t *list, bool layers)
     for (size_t i = 0; i < m->n_entries; i++) {
         entry *e = &m->entries[i];
         for (size_t p = 0; p < FY_N_PARAMS; p++) {
-            if (e->rules[p] != NULL && (e->row->zone == FY_ZONE_LAYERS) == layers &&
+            if (e->rules[p] != NULL && (e->zone == FY_ZONE_LAYERS) == layers &&
                 json_array_append(list, e->rules[p]) != 0) {
                 return false;
             }

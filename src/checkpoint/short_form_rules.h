@@ -4,9 +4,9 @@
 
 #include "checkpoint/short_form_facts.h"
 
-/* How experts that are tensors by themselves are numbered: NAME.experts.5.*, and Megatron-Core's.
- */
-enum { FY_N_EXPERT_PATTERNS = 4 };
+/* How experts that are tensors by themselves are numbered: NAME.experts.5.*, and Megatron-Core's;
+ * in layers, and in predictors of the decoder. */
+enum { FY_N_EXPERT_TAILS = 4, FY_N_EXPERT_PATTERNS = 2 * FY_N_EXPERT_TAILS };
 
 /* One model and one short form on their way to rules. */
 typedef struct fy_short_model {
@@ -20,7 +20,7 @@ typedef struct fy_short_model {
     uint64_t n_experts[FY_N_EXPERT_PATTERNS]; /* the same, by the pattern that they have */
 } fy_short_model;
 
-/* The pattern of a stage that places experts. */
+/* The pattern of a stage that places experts; "" where the decoder has no predictors. */
 void fy_short_expert_pattern(const fy_decoder *decoder, size_t number, char *pattern,
                              size_t pattern_bytes);
 

@@ -208,6 +208,9 @@ def rows():
     yield "deepseek-v3", lambda: models.deepseek(
         "DeepseekV3ForCausalLM", 7168, 128, 1536, 3, 18432, 2048, 256, 1, 61, 129280, fp8=True,
         predictors=1, bias=True), ["tp=8,ep=16,pp=4", "tp=16", "pp=70"]
+    for name in ("transformer_layer", "mtp_model_layer"):  # as 0.16 has it, and as newer ones
+        yield "deepseek of megatron, " + name, lambda name=name: models.deepseek_megatron(name), [
+            "tp=2,ep=3,pp=2", "tp=8", "ep=4", "pp=4"]
     yield "mamba-2.8b", models.mamba, ["tp=4,pp=2", "tp=16"]
     yield "mamba2-2.7b", lambda: models.mamba2(2560, 80, 1, 64, 50288), ["tp=2", "tp=8,pp=3"]
     yield "mamba-codestral-7b", lambda: models.mamba2(4096, 128, 8, 64, 32768, "lm_head"), [

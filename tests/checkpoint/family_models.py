@@ -268,6 +268,43 @@ def deepseek(arch, hidden, heads, q_rank, dense, inner, moe_inner, experts, shar
     return m
 
 
+def add_megatron_latent(m, at, stage, hidden, heads, q_rank, kv_rank, nope, rope, value):
+    at += "self_attention."
+    m.module(at + "linear_q_down_proj", [q_rank, hidden], WHOLE, stage)
+    m.tensor(at + "linear_q_up_proj.layer_norm_weight", [q_rank], WHOLE, stage)
+    m.module(at + "linear_q_up_proj", [heads * (nope + rope), q_rank], MixedHeads(heads, nope + rope), stage)
+    m.module(at + "linear_kv_down_proj", [kv_rank + rope, hidden], WHOLE, stage)
+    m.tensor(at + "linear_kv_up_proj.layer_norm_weight", [kv_rank], WHOLE, stage)
+    m.module(at + "linear_kv_up_proj", [heads * (nope + value), kv_rank],
+             MixedHeads(heads, nope + value), stage)
+    m.module(at + "linear_proj", [hidden, heads * value], Row(), stage)
+
+
+def deepseek_megatron(predictor="transformer_layer", layers=4, hidden=256, heads=8, inner=96, experts=6):
+    """As Megatron-Core names it, experts as modules with a number in their parameters."""
+    nope, rope, value, q_rank, kv_rank = 16, 8, 16, 48, 64
+    m = Model({"architectures": ["DeepseekV3ForCausalLM"], "hidden_size": hidden, "q_lora_rank": q_rank,
+               "num_attention_heads": heads, "num_key_value_heads": heads, "num_hidden_layers": layers,
+               "kv_lora_rank": kv_rank, "qk_nope_head_dim": nope, "qk_rope_head_dim": rope,
+               "v_head_dim": value, "n_routed_experts": experts}, layers, experts)
+    places = [("decoder.layers.%d." % i, i) for i in range(layers)]
+    for at, stage in [*places, ("mtp.layers.0.%s." % predictor, LAST)]:
+        add_megatron_latent(m, at, stage, hidden, heads, q_rank, kv_rank, nope, rope, value)
+        m.norms(at, "input_layernorm pre_mlp_layernorm", hidden, stage)
+        m.module(at + "mlp.router", [experts, hidden], WHOLE, stage)
+        m.tensor(at + "mlp.router.expert_bias", [experts], WHOLE, stage)
+        for e in range(experts):
+            m.tensor(at + "mlp.experts.linear_fc1.weight%d" % e, [2 * inner, hidden],
+                     MergedColumn(inner, inner), stage, expert=e)
+            m.tensor(at + "mlp.experts.linear_fc2.weight%d" % e, [hidden, inner], Row(), stage, expert=e)
+        m.module(at + "mlp.shared_experts.linear_fc1", [2 * inner, hidden], MergedColumn(inner, inner), stage)
+        m.module(at + "mlp.shared_experts.linear_fc2", [hidden, inner], Row(), stage)
+    m.norms("mtp.layers.0.", "enorm hnorm final_layernorm", hidden, LAST)
+    m.module("mtp.layers.0.eh_proj", [hidden, 2 * hidden], Column(), LAST)
+    add_ends(m, 2048, hidden, "", "output_layer", "embedding.word_embeddings", "decoder.final_layernorm")
+    return m
+
+
 # ---- state spaces --------------------------------------------------------------------------------
 
 
