@@ -96,11 +96,11 @@ static inline bool fy_is_code_kind(uint32_t kind)
 /* Whether a tensor of this name may be scales: those of f4 are f8e4m3 themselves. */
 bool fy_is_scale_name(const char *name);
 
-/* A tensor that is called like scales of this one, in whatever format, and has the shape of some:
- * one for each block, row or matrix, or for all; FY_NONE. */
+/* A tensor that is called like scales of this one, in whatever format, and is not larger; FY_NONE.
+ */
 uint32_t fy_find_any_scales(const ferry_spec *spec, uint32_t tensor);
 
-/* The codes that a tensor has the scales of, by the same names and shapes; FY_NONE. */
+/* The codes that a tensor has the scales of, by the same rule; FY_NONE. */
 uint32_t fy_find_codes(const ferry_spec *spec, uint32_t tensor);
 
 /* Refuses a cast of codes that have scales: what came of it would be without them. */

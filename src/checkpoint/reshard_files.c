@@ -371,7 +371,8 @@ static void write_layout(const ferry_reshard *c, fy_writer *writer)
         if (change->kind == FY_QUANTIZED && c->job.is_wanted[change->scales]) {
             write_tensor(c, change->scales, number++, writer);
         }
-        if (change->kind == FY_QUANTIZED && change->matrix_scales != FY_NONE) {
+        if (change->kind == FY_QUANTIZED && change->matrix_scales != FY_NONE &&
+            c->job.is_wanted[change->matrix_scales]) {
             write_tensor(c, change->matrix_scales, number++, writer);
         }
     }

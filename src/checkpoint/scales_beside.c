@@ -30,38 +30,15 @@ bool fy_is_scale_name(const char *name)
 }
 
 /*
- * Whether there is one for each block, where rows and columns are the last two dimensions. Which
- * size blocks have is not asked: a matrix that was fused of others has more of them than its own
- * size tells.
+ * Whether there are not more than what they scale. Which of them go with which codes is not asked:
+ * a matrix that was fused of others, or cut out of one, has scales of shapes that its own does not
+ * tell. Rather too much is taken for scales than too little, since codes that have lost theirs look
+ * like any values.
  */
-static bool is_of_blocks(const fy_tensor *codes, const fy_tensor *scales)
-{
-    bool is = scales->n_dims == codes->n_dims;
-    for (uint32_t d = 0; is && d < codes->n_dims; d++) {
-        bool is_cut = d + 2 >= codes->n_dims;
-        is = scales->shape[d] == codes->shape[d] ||
-             (is_cut && scales->shape[d] >= 1 && scales->shape[d] < codes->shape[d]);
-    }
-    return is;
-}
-
-/* Whether there is one for all, or for each index of leading dimensions: of a row, of a matrix. */
-static bool is_of_leading(const fy_tensor *codes, const fy_tensor *scales)
-{
-    uint32_t n = scales->n_dims;
-    while (n > 0 && scales->shape[n - 1] == 1) {
-        n--;
-    }
-    bool is = n < codes->n_dims || n == 0;
-    for (uint32_t d = 0; is && d < n; d++) {
-        is = scales->shape[d] == codes->shape[d];
-    }
-    return is;
-}
-
 static bool fits(const fy_tensor *codes, const fy_tensor *scales)
 {
-    return is_of_blocks(codes, scales) || is_of_leading(codes, scales);
+    uint64_t n = fy_box_volume(scales->shape, scales->n_dims);
+    return n >= 1 && n <= fy_max(fy_box_volume(codes->shape, codes->n_dims), 1);
 }
 
 uint32_t fy_find_any_scales(const ferry_spec *spec, uint32_t tensor)

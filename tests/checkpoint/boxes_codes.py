@@ -507,6 +507,32 @@ def check_bad_said(ferry, folder, rng):
         require_sentence(done, *words)
 
 
+def check_empty(ferry, folder, rng):
+    """A rank that has no row of a weight, or a weight of none: no scales stand beside it, and what
+    is written can be read."""
+    for number, (shape, begin) in enumerate((([8, 32], [8, 0]), ([0, 32], [0, 0]),
+                                             ([3, 0, 32], [0, 0, 0]))):
+        place = folder / str(number)
+        tensors = [Tensor("w", "BF16", shape, bytes(2 * math.prod(shape))),
+                   Tensor("v", "BF16", [4, 16], draw_values(rng, "BF16", 64))]
+        place.mkdir()
+        store.write_logical(rng, place / "source", tensors, {}, 1, {})
+        empty = [*shape[:-2], 0, 32]
+        file = write_layout(place, "boxes.json", {"boxes": [
+            {"rank": 0, "parameter": "v", "elements": 64, "holds": [
+                {"tensor": "v", "begin": [0, 0], "shape": [4, 16], "offset": 0, "strides": [16, 1]}]},
+            {"rank": 1, "parameter": "w", "elements": 0, "shape": empty, "holds": [
+                {"tensor": "w", "begin": begin, "shape": empty, "offset": 0,
+                 "strides": [32, 1] if len(shape) == 2 else [0, 32, 1]}]}]}, rng)
+        for form in ("nvfp4=*", "mxfp8=*", "f8e4m3:16x16=*"):
+            out = place / form[:3]
+            ferry.reshard(place / "source", file, out, "--quantize", form)
+            done = ferry.verify(place / "source", out, "--quantize", form)
+            must(done.code == 0, str(done))
+            found = store.read_file(out / store.rank_name(1)).by_name
+            must(list(found) == ["w"] and found["w"].data == b"", "%s" % found)
+
+
 def check_room(ferry, folder, rng):
     """One block, and all that is made of it, is more than the cap."""
     name = "layers.0.a_proj.weight"
@@ -546,6 +572,7 @@ def main():
     cases += [("stack", bound(check_stack, definitions), arguments.seed),
               ("bad", bound(check_bad), arguments.seed),
               ("bad said", bound(check_bad_said), arguments.seed),
+              ("empty", bound(check_empty), arguments.seed),
               ("room", bound(check_room), arguments.seed)]
     return run_cases(arguments, cases)
 

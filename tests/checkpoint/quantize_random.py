@@ -603,20 +603,20 @@ def check_refused(ferry, folder, rng, row):
          == ["source"], "something is left")
 
 
-# Shapes of scales beside codes of a shape: one for each block, row or matrix, or for all; and others.
-SCALES = [([4, 8], [[], [1], [1, 1], [4], [4, 1], [1, 8], [2, 2], [3, 5], [4, 8]],
-           [[5], [8], [2], [5, 1], [4, 9], [4, 8, 2], [0, 2], [0]]),
-          ([2, 4, 8], [[], [2], [2, 1], [2, 1, 1], [2, 4], [2, 4, 1], [2, 2, 2]],
-           [[3], [4], [3, 1, 1], [1, 4, 8], [4, 8], [2, 5, 1], [2, 0, 1]]),
-          ([6], [[], [1], [3], [6]], [[7], [3, 6], [6, 2]])]
+# Shapes of scales beside codes of a shape, of fused and of cut tensors as well: not larger; and others.
+SCALES = [([4, 8], [[], [1], [1, 1], [4], [4, 1], [1, 8], [2, 2], [3, 5], [4, 8], [5], [8], [2, 1, 3], [32]],
+           [[33], [4, 9], [4, 8, 2], [0, 2], [0]]),
+          ([2, 4, 8], [[], [2], [2, 1], [2, 1, 1], [2, 4], [2, 4, 1], [2, 2, 2], [6], [2, 5, 1], [4, 8]],
+           [[65], [2, 4, 9], [3, 4, 8], [2, 0, 1]]),
+          ([6], [[], [1], [3], [6]], [[7], [3, 6], [6, 2]]), ([0, 8], [[1], [1, 1]], [[2], [0, 1]])]
 
 
 def scales_of_shapes(rng):
     """[(tensor, whether it is scales)], with what they stand beside."""
     said = []
-    for shape, fitting, others in SCALES:
+    for row, (shape, fitting, others) in enumerate(SCALES):
         for number, scales in enumerate(fitting + others):
-            name = "c%d.%d" % (len(shape), number)
+            name = "c%d.%d" % (row, number)
             said.append((Tensor(name, rng.choice(["F8_E4M3", "I8", "U8"]), shape,
                                 bytes(math.prod(shape))), False))
             n = math.prod(scales)
@@ -642,7 +642,7 @@ def check_kept_scales(ferry, folder, rng):
     must(made["v"].word == "F8_E4M3", "%s" % made["v"])
     done = ferry.verify(folder / "source", folder / "cast", "--cast", "f8e4m3")
     must(done.code == 0, str(done))
-    kept = [tensor for tensor, is_scales in said if is_scales and len(tensor.shape) == 2][-1]
+    kept = [tensor for tensor, is_scales in said if is_scales and tensor.shape == [4, 8]][-1]
     rows, columns = kept.shape
     whole = {"tensor": kept.name, "begin": [0, 0], "shape": kept.shape, "offset": 0,
              "strides": [1, rows]}
