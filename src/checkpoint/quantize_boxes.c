@@ -60,6 +60,13 @@ static ferry_status check_said(const choosing *c, const fy_parameter *p, ferry_e
                        "%d rows and columns",
                        c->name, p->name, FY_MOST_BLOCK);
     }
+    if (p->blocks->tensor_scale != NULL &&
+        strcmp(p->blocks->tensor_scale, "*" FY_MATRIX_SCALES_SUFFIX) != 0) {
+        return fy_fail(error, FERRY_ERR_UNSUPPORTED,
+                       "%s: parameter \"%.200s\" has the \"tensor_scale\" \"%.200s\"; files call "
+                       "it \"*" FY_MATRIX_SCALES_SUFFIX "\", and it is made with the codes",
+                       c->name, p->name, p->blocks->tensor_scale);
+    }
     return p->blocks->scale[0] == '*' && strcmp(p->blocks->scale + 1, suffix) == 0
                ? FERRY_OK
                : fy_fail(error, FERRY_ERR_UNSUPPORTED,

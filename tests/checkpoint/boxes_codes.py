@@ -61,6 +61,11 @@ class Case:
         """Codes, or their scales."""
         return is_weight(name)
 
+    def weight_of(self, name):
+        """Whose scales a tensor is; None: it is none."""
+        return next((name[:-len(suffix)] for suffix in self.suffixes if name.endswith(suffix)),
+                    None)
+
     def with_scales(self, side):
         """The side, and behind it the parameters of the scales that it does not say."""
         said = held_tensors(side)
@@ -167,7 +172,7 @@ def check_verify(case, full):
 def check_subset(case, side):
     """Scales come with their weights, whoever says where they lie."""
     name = case.rng.choice(sorted(held_tensors(side)))
-    of = next((name[:-len(suffix)] for suffix in case.suffixes if name.endswith(suffix)), name)
+    of = case.weight_of(name) or name
 
     def is_of(hold):
         return hold["tensor"] in [of, *(of + suffix for suffix in case.suffixes)]
@@ -187,6 +192,8 @@ def says_quantize(form):
     """The key of a parameter; what has a default is left out."""
     if form.text == "mxfp8":
         return {"format": "mxfp8", "scale": "*_scale"}
+    if form.has_matrix_scales:
+        return {"format": "nvfp4", "scale": "*_scale", "tensor_scale": "*_scale_2"}
     said = {"format": form.text.split(":")[0], "block": form.block, "scale": "*_scale_inv"}
     if form.scales == "F8_E8M0":
         said["scale_dtype"] = "f8e8m0"
@@ -198,8 +205,6 @@ def says_quantize(form):
 def check_said(case, side):
     """Parameters that say it make what the option does."""
     ferry, folder, rng = case.ferry, case.folder, case.rng
-    if case.form.has_matrix_scales:
-        return
 
     def has_codes(entry):
         return any(hold["tensor"] in case.model.tensors and is_weight(hold["tensor"])
@@ -207,8 +212,7 @@ def check_said(case, side):
 
     codes = held_tensors({"boxes": list(filter(has_codes, side["boxes"]))})
     boxes = [entry for entry in side["boxes"]
-             if has_codes(entry) or all(name in case.model.tensors or
-                                        name[:-len(case.form.suffix)] in codes
+             if has_codes(entry) or all(case.weight_of(name) in [*codes, None]
                                         for name in held_tensors({"boxes": [entry]}))]
     if not codes:
         return
@@ -498,8 +502,9 @@ def check_bad_said(ferry, folder, rng):
             ("no such tensor", [good, {**other, "holds": [{**hold, "tensor": "zz"}]}], [], ["zz"]),
             ("nothing", [{**good, "holds": [], "dtype": "f8e4m3", "partial": True}], [],
              ['"p"', "no box"]),
-            ("nvfp4", [{**good, "quantize": {"format": "nvfp4", "scale": "*_scale"}}], [],
-             ["nvfp4", "--quantize"])):
+            ("another second scale", [{**good, "quantize": {
+                "format": "nvfp4", "scale": "*_scale", "tensor_scale": "*_largest"}}], [],
+             ['"p"', '"*_largest"', '"*_scale_2"'])):
         file = write_layout(folder, "bad.json", {"boxes": boxes}, rng)
         done = ferry.call("reshard", folder / "source", "--to", file, "--out", folder / "bad",
                           *options)
