@@ -29,7 +29,7 @@ typedef struct death {
     int at; /* before which of its messages; from 1 */
 } death;
 
-static rank_process *dying; /* while it makes the call that is looked at */
+static rank_process *_Atomic dying; /* while it makes the call that is looked at */
 static _Atomic int n_messages;
 
 ferry_status __real_fy_link_post(fy_link *link, uint32_t type, const void *head, size_t head_bytes,
@@ -41,9 +41,10 @@ ferry_status __wrap_fy_link_post(fy_link *link, uint32_t type, const void *head,
                                  const void *body, size_t body_bytes, ferry_error *error)
 {
     /* How many signs of life there are is a matter of time, so they do not count. */
-    if (dying != NULL && type != FY_WIRE_BEAT &&
-        atomic_fetch_add(&n_messages, 1) + 1 == ((const death *)dying->context)->at) {
-        add_mark(dying->shared, FIRED);
+    rank_process *self = dying;
+    if (self != NULL && type != FY_WIRE_BEAT &&
+        atomic_fetch_add(&n_messages, 1) + 1 == ((const death *)self->context)->at) {
+        add_mark(self->shared, FIRED);
         raise(SIGKILL);
     }
     return __real_fy_link_post(link, type, head, head_bytes, body, body_bytes, error);
