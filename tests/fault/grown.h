@@ -22,14 +22,8 @@ static inline ferry_grow_options growth_of(uint32_t n_newcomers)
 static inline void start_newcomer(processes *all, const rank_process *like, uint32_t n,
                                   void (*run)(rank_process *self))
 {
-    fflush(NULL);
-    all->pids[n] = fork();
-    assert_true(all->pids[n] >= 0);
-    if (all->pids[n] == 0) {
-        rank_process self = *like;
-        self.rank = n;
-        self.shared = all->shared;
-        prctl(PR_SET_PDEATHSIG, SIGKILL);
+    rank_process self;
+    if (fork_rank(all, like, n, &self)) {
         run(&self);
         ferry_world_destroy(self.world);
         _exit(0);

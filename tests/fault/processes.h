@@ -80,6 +80,23 @@ typedef struct processes {
     shared_marks *shared;
 } processes;
 
+/* A process of this rank; true in it, which ends by _exit. */
+static inline bool fork_rank(processes *all, const rank_process *like, uint32_t rank,
+                             rank_process *self_out)
+{
+    fflush(NULL);
+    all->pids[rank] = fork();
+    assert_true(all->pids[rank] >= 0);
+    if (all->pids[rank] != 0) {
+        return false;
+    }
+    *self_out = *like;
+    self_out->rank = rank;
+    self_out->shared = all->shared;
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    return true;
+}
+
 /* like: what all have in common. run ends a rank by returning, with its world or without. */
 static inline void start_processes(processes *all, const rank_process *like,
                                    void (*run)(rank_process *self))
@@ -90,15 +107,9 @@ static inline void start_processes(processes *all, const rank_process *like,
     all->shared =
         mmap(NULL, sizeof *all->shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     assert_true(all->shared != MAP_FAILED);
-    fflush(NULL);
+    rank_process self;
     for (uint32_t rank = 0; rank < like->n_ranks; rank++) {
-        all->pids[rank] = fork();
-        assert_true(all->pids[rank] >= 0);
-        if (all->pids[rank] == 0) {
-            rank_process self = *like;
-            self.rank = rank;
-            self.shared = all->shared;
-            prctl(PR_SET_PDEATHSIG, SIGKILL);
+        if (fork_rank(all, like, rank, &self)) {
             so(&self, ferry_world_create_from_file(all->path, rank, like->n_ranks, &self.options,
                                                    &self.world, &self.error) == FERRY_OK);
             run(&self);

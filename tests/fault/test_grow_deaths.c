@@ -16,6 +16,7 @@
 #include "support/random.h"
 
 #include "lanes.h"
+#include "link_post.h"
 
 #include <ferry/world.h>
 
@@ -71,11 +72,6 @@ static _Atomic int n_messages;
 static atomic_bool changes;
 static told *tells, *own;
 static char meeting[192];
-
-ferry_status __real_fy_link_post(fy_link *link, uint32_t type, const void *head, size_t head_bytes,
-                                 const void *body, size_t body_bytes, ferry_error *error);
-ferry_status __wrap_fy_link_post(fy_link *link, uint32_t type, const void *head, size_t head_bytes,
-                                 const void *body, size_t body_bytes, ferry_error *error);
 
 ferry_status __wrap_fy_link_post(fy_link *link, uint32_t type, const void *head, size_t head_bytes,
                                  const void *body, size_t body_bytes, ferry_error *error)

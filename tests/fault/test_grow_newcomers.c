@@ -8,6 +8,7 @@
 #include "world/process.h"
 
 #include "grown.h"
+#include "link_post.h"
 
 #ifndef FERRY_TEST_PATIENCE
 #define FERRY_TEST_PATIENCE 1
@@ -30,11 +31,6 @@ static shared_marks *marks;
 static const hurt *its;
 static bool is_it;     /* the newcomer that is hurt */
 static int n_messages; /* of the type that counts */
-
-ferry_status __real_fy_link_post(fy_link *link, uint32_t type, const void *head, size_t head_bytes,
-                                 const void *body, size_t body_bytes, ferry_error *error);
-ferry_status __wrap_fy_link_post(fy_link *link, uint32_t type, const void *head, size_t head_bytes,
-                                 const void *body, size_t body_bytes, ferry_error *error);
 
 ferry_status __wrap_fy_link_post(fy_link *link, uint32_t type, const void *head, size_t head_bytes,
                                  const void *body, size_t body_bytes, ferry_error *error)

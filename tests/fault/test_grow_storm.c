@@ -17,6 +17,7 @@
 #include "support/random.h"
 
 #include "lanes.h"
+#include "link_post.h"
 #include "processes.h"
 
 #include <ferry/plan.h>
@@ -90,11 +91,6 @@ static void on_alarm(int number)
     (void)number;
     suffer();
 }
-
-ferry_status __real_fy_link_post(fy_link *link, uint32_t type, const void *head, size_t head_bytes,
-                                 const void *body, size_t body_bytes, ferry_error *error);
-ferry_status __wrap_fy_link_post(fy_link *link, uint32_t type, const void *head, size_t head_bytes,
-                                 const void *body, size_t body_bytes, ferry_error *error);
 
 ferry_status __wrap_fy_link_post(fy_link *link, uint32_t type, const void *head, size_t head_bytes,
                                  const void *body, size_t body_bytes, ferry_error *error)

@@ -8,6 +8,7 @@
  */
 #include "world/process.h"
 
+#include "link_post.h"
 #include "processes.h"
 
 #include <pthread.h>
@@ -26,10 +27,6 @@ static char meeting[64];
 static int verdict_signal;
 static _Atomic int n_agreed; /* results of agreements that it has passed on */
 
-ferry_status __real_fy_link_post(fy_link *link, uint32_t type, const void *head, size_t head_bytes,
-                                 const void *body, size_t body_bytes, ferry_error *error);
-ferry_status __wrap_fy_link_post(fy_link *link, uint32_t type, const void *head, size_t head_bytes,
-                                 const void *body, size_t body_bytes, ferry_error *error);
 ferry_status __real_fy_join_member(fy_process *process, const char *addresses,
                                    const unsigned char key[FY_KEY_BYTES], int64_t connect_ns,
                                    ferry_error *error);
@@ -139,14 +136,8 @@ static ferry_status grow(rank_process *self, ferry_world **larger)
 /* A process that comes to the world and that no world takes in. */
 static void start_newcomer(processes *all, const rank_process *like)
 {
-    uint32_t n = like->n_ranks;
-    fflush(NULL);
-    all->pids[n] = fork();
-    assert_true(all->pids[n] >= 0);
-    if (all->pids[n] == 0) {
-        rank_process self = *like;
-        self.rank = n;
-        prctl(PR_SET_PDEATHSIG, SIGKILL);
+    rank_process self;
+    if (fork_rank(all, like, like->n_ranks, &self)) {
         so(&self, ferry_world_join(meeting, &self.options, &self.world, &self.error) != FERRY_OK);
         so(&self, strstr(self.error.message, "rank 0") != NULL);
         _exit(0);

@@ -10,6 +10,7 @@
 #include "world/link.h"
 #include "world/wire.h"
 
+#include "link_post.h"
 #include "processes.h"
 
 #include <ferry/plan.h>
@@ -31,11 +32,6 @@ typedef struct death {
 
 static rank_process *_Atomic dying; /* while it makes the call that is looked at */
 static _Atomic int n_messages;
-
-ferry_status __real_fy_link_post(fy_link *link, uint32_t type, const void *head, size_t head_bytes,
-                                 const void *body, size_t body_bytes, ferry_error *error);
-ferry_status __wrap_fy_link_post(fy_link *link, uint32_t type, const void *head, size_t head_bytes,
-                                 const void *body, size_t body_bytes, ferry_error *error);
 
 ferry_status __wrap_fy_link_post(fy_link *link, uint32_t type, const void *head, size_t head_bytes,
                                  const void *body, size_t body_bytes, ferry_error *error)
