@@ -82,6 +82,28 @@ static const fy_family_row expert_rows[] = {
     {NULL, FY_WAY_UNKNOWN, FY_ZONE_LAYERS, false},
 };
 
+/* Gate and up take turns, experts have biases. "attn" and "w13" are words of a serving engine. */
+static const fy_family_row gpt_oss_rows[] = {
+    {"self_attn.sinks", FY_WAY_SINKS, FY_ZONE_LAYERS, true},
+    {"attn.sinks", FY_WAY_SINKS, FY_ZONE_LAYERS, true},
+    {"attn.qkv_proj", FY_WAY_QKV, FY_ZONE_LAYERS, false},
+    {"attn.o_proj", FY_WAY_O, FY_ZONE_LAYERS, false},
+    {"experts.gate_up_proj", FY_WAY_STACKED_TURNS, FY_ZONE_LAYERS, true},
+    {"experts.gate_up_proj_bias", FY_WAY_TURNS_ROWS, FY_ZONE_LAYERS, true},
+    {"experts.gate_up_proj_blocks", FY_WAY_TURNS_ROWS, FY_ZONE_LAYERS, true},
+    {"experts.gate_up_proj_scales", FY_WAY_TURNS_ROWS, FY_ZONE_LAYERS, true},
+    {"experts.down_proj", FY_WAY_STACKED_DOWN, FY_ZONE_LAYERS, true},
+    {"experts.down_proj_bias", FY_WAY_DOWN_BIAS, FY_ZONE_LAYERS, true},
+    {"experts.down_proj_blocks", FY_WAY_DOWN_BLOCKS, FY_ZONE_LAYERS, true},
+    {"experts.down_proj_scales", FY_WAY_DOWN_BLOCKS, FY_ZONE_LAYERS, true},
+    {"w13_weight", FY_WAY_STACKED_TURNS, FY_ZONE_LAYERS, true},
+    {"w13_bias", FY_WAY_TURNS_ROWS, FY_ZONE_LAYERS, true},
+    {"w2_weight", FY_WAY_STACKED_DOWN, FY_ZONE_LAYERS, true},
+    {"w2_bias", FY_WAY_DOWN_BIAS, FY_ZONE_LAYERS, true},
+    {"mlp.router", FY_WAY_WHOLE, FY_ZONE_LAYERS, false},
+    {NULL, FY_WAY_UNKNOWN, FY_ZONE_LAYERS, false},
+};
+
 static const fy_family_row mlp_rows[] = {
     {"mlp.gate_proj", FY_WAY_COLUMN, FY_ZONE_LAYERS, false},
     {"mlp.up_proj", FY_WAY_COLUMN, FY_ZONE_LAYERS, false},
@@ -127,6 +149,7 @@ static const fy_family_row megatron_rows[] = {
     {"self_attention.linear_qkv", FY_WAY_GROUP_QKV, FY_ZONE_LAYERS, false},
     {"self_attention.linear_proj", FY_WAY_O, FY_ZONE_LAYERS, false},
     {"self_attention.q_layernorm", FY_WAY_HEAD_NORM, FY_ZONE_LAYERS, false},
+    {"self_attention.core_attention.softmax_offset", FY_WAY_SINKS, FY_ZONE_LAYERS, true},
     {NULL, FY_WAY_UNKNOWN, FY_ZONE_LAYERS, false},
 };
 
@@ -151,6 +174,8 @@ static const fy_family_row megatron_mlp_rows[] = {
     {"mlp.shared_experts.linear_fc2", FY_WAY_ROW, FY_ZONE_LAYERS, false},
     {"mlp.experts.linear_fc1.weight*", FY_WAY_PAIR, FY_ZONE_LAYERS, true},
     {"mlp.experts.linear_fc2.weight*", FY_WAY_ROW, FY_ZONE_LAYERS, true},
+    {"mlp.experts.linear_fc1.bias*", FY_WAY_PAIR, FY_ZONE_LAYERS, true},
+    {"mlp.experts.linear_fc2.bias*", FY_WAY_WHOLE, FY_ZONE_LAYERS, true},
     {"mlp.experts.local_experts.*.linear_fc1", FY_WAY_PAIR, FY_ZONE_LAYERS, false},
     {"mlp.experts.local_experts.*.linear_fc2", FY_WAY_ROW, FY_ZONE_LAYERS, false},
     {"mlp.router", FY_WAY_WHOLE, FY_ZONE_LAYERS, false},
@@ -194,6 +219,9 @@ const fy_family fy_families[] = {
      "self_attn.kv_a_proj_with_mqa self_attn.kv_b_proj",
      {latent_rows, expert_rows, mlp_rows, predictor_rows, megatron_latent_rows, megatron_mlp_rows,
       common_rows}},
+    {"gptoss",
+     "self_attn.sinks",
+     {gpt_oss_rows, attention_rows, megatron_rows, megatron_mlp_rows, common_rows}},
     {"mamba mamba2 falconmamba nemotronh",
      "mixer.in_proj mixer.out_proj",
      {ssm_rows, expert_rows, common_rows}},

@@ -23,6 +23,7 @@ typedef enum fy_way {
     FY_WAY_GROUP_QKV,    /* dim 0 of the same, group by group: the q of a KV head, its k, its v */
     FY_WAY_VOCABULARY,   /* dim 0 by the chunk rule, in units of 128 rows */
     FY_WAY_HEAD_NORM,    /* whole; its length is that of a head */
+    FY_WAY_SINKS,        /* dim 0 by heads, one number for each */
     FY_WAY_MLA_Q,        /* dim 0 by heads of nope + rope */
     FY_WAY_MLA_KV,       /* dim 0 by heads of nope + v */
     FY_WAY_MLA_O,        /* dim 1 by heads of v */
@@ -37,6 +38,12 @@ typedef enum fy_way {
     FY_WAY_SSM_OUT,      /* as ROW; tells the inner size */
     FY_WAY_STACKED_PAIR, /* [experts, gate above up, hidden] or its last two transposed */
     FY_WAY_STACKED_DOWN, /* [experts, hidden, inner] or its last two transposed */
+
+    /* Experts whose gate and up take turns: row 2 i is the gate's i, row 2 i + 1 that of up. */
+    FY_WAY_STACKED_TURNS, /* [experts, rows in turns, hidden] or its last two transposed */
+    FY_WAY_TURNS_ROWS,    /* [experts, rows in turns, ...]: a bias, or codes and their scales */
+    FY_WAY_DOWN_BLOCKS,   /* [experts, hidden, blocks of inner, ...]: codes and their scales */
+    FY_WAY_DOWN_BIAS,     /* [experts, hidden]: whole, but experts are spread */
     FY_N_WAYS
 } fy_way;
 

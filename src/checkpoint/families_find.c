@@ -129,16 +129,19 @@ static const fy_family *family_of_object(const json_t *object, const char **seen
     return family;
 }
 
-/* Whether some layer has the module. */
+/* Whether some layer has the module, or a tensor of that name. */
 static bool names_have(const fy_model_tensor *tensors, size_t n_tensors, const fy_decoder *decoder,
                        const char *module)
 {
     char pattern[MAX_PATTERN];
     int written = snprintf(pattern, sizeof pattern, "%s*.%s.*", decoder->layers, module);
-    size_t length = written < 0 ? 0 : (size_t)written;
+    size_t length = written < 2 ? 0 : (size_t)written;
     for (size_t i = 0; i < n_tensors; i++) {
-        if (strstr(tensors[i].name, module) != NULL && /* cheaper than the pattern */
-            fy_glob_match(pattern, length, tensors[i].name, strlen(tensors[i].name))) {
+        const char *name = tensors[i].name;
+        size_t n = strlen(name);
+        if (strstr(name, module) != NULL && /* cheaper than the pattern */
+            (fy_glob_match(pattern, length, name, n) ||
+             fy_glob_match(pattern, length - 2, name, n))) {
             return true;
         }
     }

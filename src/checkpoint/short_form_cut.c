@@ -50,10 +50,12 @@ fy_param fy_param_of(const char *component)
 
 #define AT(member) offsetof(fy_facts, member)
 
-/* What a way's cut takes from where in the facts; 0: nothing. Missing ways cut nothing. */
+/* What a way's cut takes from where in the facts; 0: nothing. Missing ways cut nothing. Tensors of
+ * so many dimensions or more that `stacked` says have experts along their first; 0: none. */
 static const struct {
     bool is_cut;
     bool pair;
+    uint32_t stacked;
     uint32_t dim;
     size_t unit;
     size_t extent;
@@ -88,8 +90,16 @@ static const struct {
     [FY_WAY_SSM_X] = {.is_cut = true, .dim = 1},
     [FY_WAY_SSM_HEADS] = {.is_cut = true, .extent = AT(ssm_heads)},
     [FY_WAY_SSM_OUT] = {.is_cut = true, .extent = AT(ssm_inner), .dim = 1},
-    [FY_WAY_STACKED_PAIR] = {.is_cut = true, .unit = AT(tile), .dim = 1, .pair = true},
-    [FY_WAY_STACKED_DOWN] = {.is_cut = true, .unit = AT(tile), .dim = 2},
+    [FY_WAY_SINKS] = {.is_cut = true, .unit = AT(head_unit), .extent = AT(heads)},
+    [FY_WAY_STACKED_PAIR] =
+        {.is_cut = true, .unit = AT(tile), .stacked = 3, .dim = 1, .pair = true},
+    [FY_WAY_STACKED_DOWN] = {.is_cut = true, .unit = AT(inner_unit), .stacked = 3, .dim = 2},
+    [FY_WAY_STACKED_TURNS] =
+        {.is_cut = true, .unit = AT(turns_unit), .extent = AT(turns_rows), .stacked = 3, .dim = 1},
+    [FY_WAY_TURNS_ROWS] =
+        {.is_cut = true, .unit = AT(turns_unit), .extent = AT(turns_rows), .stacked = 2, .dim = 1},
+    [FY_WAY_DOWN_BLOCKS] = {.is_cut = true, .extent = AT(inner_blocks), .stacked = 3, .dim = 2},
+    [FY_WAY_DOWN_BIAS] = {.stacked = 2},
 };
 
 static uint64_t fact_at(const fy_facts *facts, size_t offset, uint64_t otherwise)
@@ -123,7 +133,8 @@ static void refine(const fy_facts *f, fy_way way, cut *c)
         set_blocks(c, in, 5);
     } else if (way == FY_WAY_SSM_CONV && grouped) {
         set_blocks(c, in + 1, 3);
-    } else if ((way == FY_WAY_STACKED_PAIR || way == FY_WAY_STACKED_DOWN) &&
+    } else if ((way == FY_WAY_STACKED_PAIR || way == FY_WAY_STACKED_TURNS ||
+                way == FY_WAY_STACKED_DOWN) &&
                f->stacked_transposed) {
         c->dim = 3 - c->dim;
     }
@@ -145,8 +156,8 @@ static ferry_status wrong_extent(const fy_facts *facts, const fy_model_tensor *t
                                  uint64_t expected, ferry_error *error)
 {
     return fy_fail(error, FERRY_ERR_INVALID_INPUT,
-                   "%s: \"%s\" has %llu elements in dim %u, but the model's heads and config.json "
-                   "make it %llu; write a layout file",
+                   "%s: \"%s\" has %llu elements in dim %u, but the model's other tensors and "
+                   "config.json make it %llu; write a layout file",
                    facts->source_name, tensor->name, (ull)tensor->shape[dim], dim, (ull)expected);
 }
 
@@ -328,35 +339,12 @@ static ferry_status check_extent(const fy_facts *facts, const fy_model_tensor *t
     return FERRY_OK;
 }
 
-ferry_status fy_short_cut(const fy_facts *facts, fy_way way, fy_param param,
-                          const fy_model_tensor *tensor, json_t **shard_out, bool *known_out,
-                          ferry_error *error)
+/* The entries of a tensor's rule; an axis that does not cut it has none. */
+static ferry_status list_entries(const fy_facts *facts, const fy_model_tensor *tensor, const cut *c,
+                                 bool by_ep, bool by_tp, json_t **shard_out, ferry_error *error)
 {
-    cut c;
-    bool stacked = way == FY_WAY_STACKED_PAIR || way == FY_WAY_STACKED_DOWN;
-    bool by_ep = stacked && facts->ep > 1 && tensor->n_dims == 3 && tensor->shape[0] <= INT64_MAX;
-    bool is_cut = cut_of(facts, way, &c);
-    bool whole = false;
-    *known_out = way != FY_WAY_UNKNOWN;
-    *shard_out = NULL;
-    bool single = tensor->n_dims == 0 || (tensor->n_dims == 1 && tensor->shape[0] == 1);
-    if (!is_cut || (single && param != FY_PARAM_WEIGHT)) {
+    if (!by_ep && !by_tp) {
         return FERRY_OK;
-    }
-    if (c.unit == 0 && facts->tp > 1) { /* a bias without its weight */
-        *known_out = false;
-        return FERRY_OK;
-    }
-    ferry_status status = adapt(facts, param, tensor, &c, &whole, known_out, error);
-    if (status != FERRY_OK || whole || !*known_out) {
-        return status;
-    }
-    bool by_tp = facts->tp > 1;
-    if (by_tp) {
-        status = check_extent(facts, tensor, &c, error);
-    }
-    if (status != FERRY_OK || (!by_tp && !by_ep)) {
-        return status;
     }
     json_t *shard = json_array();
     bool done = shard != NULL;
@@ -364,7 +352,7 @@ ferry_status fy_short_cut(const fy_facts *facts, fy_way way, fy_param param,
         done = json_array_append_new(shard, experts_entry(tensor->shape[0], facts->ep)) == 0;
     }
     if (done && by_tp) {
-        done = json_array_append_new(shard, entry_of(&c, tensor->shape[c.dim], facts->tp)) == 0;
+        done = json_array_append_new(shard, entry_of(c, tensor->shape[c->dim], facts->tp)) == 0;
     }
     if (!done) {
         json_decref(shard);
@@ -372,4 +360,35 @@ ferry_status fy_short_cut(const fy_facts *facts, fy_way way, fy_param param,
     }
     *shard_out = shard;
     return FERRY_OK;
+}
+
+ferry_status fy_short_cut(const fy_facts *facts, fy_way way, fy_param param,
+                          const fy_model_tensor *tensor, json_t **shard_out, bool *known_out,
+                          ferry_error *error)
+{
+    cut c;
+    bool by_ep = ways[way].stacked != 0 && facts->ep > 1 && tensor->n_dims >= ways[way].stacked &&
+                 tensor->shape[0] <= INT64_MAX;
+    bool is_cut = cut_of(facts, way, &c);
+    bool by_tp = is_cut && facts->tp > 1;
+    bool whole = false;
+    *known_out = way != FY_WAY_UNKNOWN;
+    *shard_out = NULL;
+    bool single = tensor->n_dims == 0 || (tensor->n_dims == 1 && tensor->shape[0] == 1);
+    if ((!is_cut && !by_ep) || (single && param != FY_PARAM_WEIGHT)) {
+        return FERRY_OK;
+    }
+    if (c.unit == 0 && by_tp) { /* a bias without its weight */
+        *known_out = false;
+        return FERRY_OK;
+    }
+    ferry_status status = adapt(facts, param, tensor, &c, &whole, known_out, error);
+    if (status != FERRY_OK || whole || !*known_out) {
+        return status;
+    }
+    if (by_tp) {
+        status = check_extent(facts, tensor, &c, error);
+    }
+    return status != FERRY_OK ? status
+                              : list_entries(facts, tensor, &c, by_ep, by_tp, shard_out, error);
 }

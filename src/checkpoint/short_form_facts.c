@@ -6,7 +6,13 @@
 
 #include <string.h>
 
-enum { WIDEST_HEAD = 256, TOY_ROWS = 1024, MAX_SCALE_BLOCK = 65536, VOCABULARY_UNIT = 128 };
+enum {
+    WIDEST_HEAD = 256,
+    TOY_ROWS = 1024,
+    MAX_SCALE_BLOCK = 65536,
+    VOCABULARY_UNIT = 128,
+    MX_BLOCK = 32, /* codes of MXFP4 and the like that share a scale */
+};
 
 static const uint64_t number_limit = UINT64_C(1) << 31;
 
@@ -123,10 +129,11 @@ typedef struct heads {
     uint64_t kv;
 } heads;
 
-/* config.json, then the norm of a head, then hidden / heads. */
-static ferry_status read_heads(const fy_facts *facts, const fy_model_tensor *norm, heads *h,
-                               ferry_error *error)
+/* config.json, then the norm of a head, then how many have a sink, then hidden / heads. */
+static ferry_status read_heads(const fy_facts *facts, const fy_model_tensor *const *samples,
+                               heads *h, ferry_error *error)
 {
+    const fy_model_tensor *norm = samples[FY_WAY_HEAD_NORM];
     static const char *const size_keys[] = {"head_dim", "attention_head_dim", NULL};
     uint64_t hidden = 0;
     FY_TRY(fy_facts_number(facts, size_keys, &h->size, error));
@@ -137,6 +144,10 @@ static ferry_status read_heads(const fy_facts *facts, const fy_model_tensor *nor
     if (h->size == 0 && length > 0 && length < facts->q_rows && facts->q_rows % length == 0 &&
         facts->kv_rows % length == 0) {
         h->size = length;
+    }
+    uint64_t n_sinks = extent_of(samples[FY_WAY_SINKS], 0);
+    if (h->size == 0 && n_sinks > 0) {
+        h->size = facts->q_rows / n_sinks;
     }
     if (h->size == 0 && h->q != 0) {
         h->size = hidden / h->q;
@@ -208,6 +219,7 @@ static ferry_status cut_shared_heads(fy_facts *facts, const heads *h, uint64_t n
     facts->kv_parts = n_kv;
     facts->kv_unit = h->size;
     facts->q_unit = h->size;
+    facts->head_unit = 1;
     return FERRY_OK;
 }
 
@@ -221,6 +233,7 @@ static ferry_status cut_heads(fy_facts *facts, const heads *h, ferry_error *erro
                        "%s: %llu heads are not a multiple of %llu KV heads", facts->source_name,
                        (ull)n_q, (ull)n_kv);
     }
+    facts->heads = n_q;
     if (facts->tp > n_kv) {
         return cut_shared_heads(facts, h, n_q, n_kv, error);
     }
@@ -228,6 +241,7 @@ static ferry_status cut_heads(fy_facts *facts, const heads *h, ferry_error *erro
         least_multiple(items_for(h->size, facts->block[0]), items_for(h->size, facts->block[1]));
     facts->kv_unit = fy_min(together, n_kv) * h->size;
     facts->q_unit = n_q / n_kv * facts->kv_unit;
+    facts->head_unit = facts->q_unit / h->size;
     return FERRY_OK;
 }
 
@@ -267,7 +281,7 @@ static ferry_status gather_attention(fy_facts *facts, const fy_model_tensor *con
                        (ull)number_limit);
     }
     heads h = {0};
-    ferry_status status = read_heads(facts, samples[FY_WAY_HEAD_NORM], &h, error);
+    ferry_status status = read_heads(facts, samples, &h, error);
     if (status == FERRY_OK && h.size == 0) {
         return cut_unknown_heads(facts, error);
     }
@@ -394,11 +408,18 @@ static ferry_status gather_mixed(fy_facts *facts, const fy_model_tensor *const *
 
 /* ---- stacked experts ---- */
 
+/* What rows of gate and up lie in, whole matrices or turns, and down. */
+static const fy_model_tensor *gate_and_up(const fy_model_tensor *const *samples)
+{
+    const fy_model_tensor *pair = samples[FY_WAY_STACKED_PAIR];
+    return pair == NULL ? samples[FY_WAY_STACKED_TURNS] : pair;
+}
+
 /* [e, 2i, h] with [e, h, i], or [e, h, 2i] with [e, i, h]: no shapes fit both. */
 static ferry_status gather_stacked(fy_facts *facts, const fy_model_tensor *const *samples,
                                    ferry_error *error)
 {
-    const fy_model_tensor *pair = samples[FY_WAY_STACKED_PAIR];
+    const fy_model_tensor *pair = gate_and_up(samples);
     const fy_model_tensor *down = samples[FY_WAY_STACKED_DOWN];
     if (pair == NULL && down == NULL) {
         return FERRY_OK;
@@ -414,20 +435,50 @@ static ferry_status gather_stacked(fy_facts *facts, const fy_model_tensor *const
     }
     return fy_fail(error, FERRY_ERR_INVALID_INPUT,
                    "%s: the shapes of %s and of its partner are not those of stacked experts (gate "
-                   "above up, and down); write a layout file",
+                   "and up, and down); write a layout file",
                    facts->source_name, pair == NULL ? down->name : pair->name);
+}
+
+/*
+ * Gate and up in turns: a rank has whole turns, and where the columns of down share scales in
+ * blocks, so many that whole blocks of down go with them. Biases are cut like what they belong to.
+ */
+static ferry_status gather_turns(fy_facts *facts, const fy_model_tensor *const *samples,
+                                 ferry_error *error)
+{
+    const fy_model_tensor *rows = samples[FY_WAY_TURNS_ROWS];
+    const fy_model_tensor *turns = samples[FY_WAY_STACKED_TURNS];
+    bool in_blocks = samples[FY_WAY_DOWN_BLOCKS] != NULL;
+    facts->inner_unit = in_blocks ? MX_BLOCK : facts->tile;
+    facts->turns_unit = 2 * facts->inner_unit;
+    if (rows == NULL && turns == NULL) {
+        return FERRY_OK;
+    }
+    uint64_t unit = in_blocks ? 2 * MX_BLOCK : 2; /* what all of them are whole multiples of */
+    facts->turns_rows =
+        turns == NULL ? extent_of(rows, 1) : extent_of(turns, facts->stacked_transposed ? 2 : 1);
+    facts->inner_blocks = facts->turns_rows / (2 * MX_BLOCK);
+    if (facts->turns_rows == 0 || facts->turns_rows % unit != 0) {
+        return fy_fail(error, FERRY_ERR_INVALID_INPUT,
+                       "%s: \"%s\" has %llu rows of gate and up in turns, which are no multiple of "
+                       "%llu above zero; write a layout file",
+                       facts->source_name, turns == NULL ? rows->name : turns->name,
+                       (ull)facts->turns_rows, (ull)unit);
+    }
+    return FERRY_OK;
 }
 
 ferry_status fy_facts_gather(fy_facts *facts, const fy_model_tensor *const *samples,
                              ferry_error *error)
 {
-    facts->block[0] = facts->block[1] = facts->tile = 1;
+    facts->block[0] = facts->block[1] = facts->tile = facts->inner_unit = 1;
     facts->vocabulary_unit = VOCABULARY_UNIT;
     if (facts->tp <= 1) {
         return FERRY_OK; /* uncut dimensions need no numbers */
     }
     FY_TRY(gather_stacked(facts, samples, error));
     FY_TRY(gather_blocks(facts, error));
+    FY_TRY(gather_turns(facts, samples, error));
     FY_TRY(gather_attention(facts, samples, error));
     FY_TRY(gather_latent(facts, samples, error));
     FY_TRY(gather_mixed(facts, samples, error));

@@ -39,6 +39,8 @@ typedef struct fy_facts {
     uint64_t kv_parts;
     uint64_t group_unit; /* rows of q, k and v of whole groups */
     uint64_t group_rows; /* of all */
+    uint64_t heads;      /* of q; 0: their size is unknown */
+    uint64_t head_unit;  /* heads of q that stay together */
     uint64_t vocabulary_unit;
 
     /* Latent attention: rows or columns that stay together, and the extents. */
@@ -55,7 +57,12 @@ typedef struct fy_facts {
     uint64_t ssm_heads;
     uint64_t ssm_groups;
 
+    /* Stacked experts. */
     bool stacked_transposed; /* [experts, hidden, inner] */
+    uint64_t inner_unit;     /* rows of gate, rows of up, columns of down that stay together */
+    uint64_t turns_unit;     /* the same where gate and up take turns: rows of both */
+    uint64_t turns_rows;     /* of gate and up; 0: they do not take turns */
+    uint64_t inner_blocks;   /* that columns of down are, where its codes have scales of blocks */
 } fy_facts;
 
 /*

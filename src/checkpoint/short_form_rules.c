@@ -157,9 +157,12 @@ static void note_numbers(maker *m, const char *name, const expert_patterns *patt
 void fy_short_expert_pattern(const fy_decoder *decoder, size_t number, char *pattern,
                              size_t pattern_bytes)
 {
-    static const char *const tails[FY_N_EXPERT_TAILS] = {
-        "experts.{}.*", "experts.local_experts.{}.*", "experts.linear_fc1.weight{}",
-        "experts.linear_fc2.weight{}"};
+    static const char *const tails[FY_N_EXPERT_TAILS] = {"experts.{}.*",
+                                                         "experts.local_experts.{}.*",
+                                                         "experts.linear_fc1.weight{}",
+                                                         "experts.linear_fc2.weight{}",
+                                                         "experts.linear_fc1.bias{}",
+                                                         "experts.linear_fc2.bias{}"};
     bool predicts = number >= FY_N_EXPERT_TAILS;
     const char *layers = predicts ? decoder->predictors : decoder->layers;
     snprintf(pattern, pattern_bytes, "%s%s%s", layers == NULL ? "" : layers,

@@ -6,7 +6,7 @@
 
 /* How experts that are tensors by themselves are numbered: NAME.experts.5.*, and Megatron-Core's;
  * in layers, and in predictors of the decoder. */
-enum { FY_N_EXPERT_TAILS = 4, FY_N_EXPERT_PATTERNS = 2 * FY_N_EXPERT_TAILS };
+enum { FY_N_EXPERT_TAILS = 6, FY_N_EXPERT_PATTERNS = 2 * FY_N_EXPERT_TAILS };
 
 /* One model and one short form on their way to rules. */
 typedef struct fy_short_model {

@@ -202,6 +202,15 @@ def rows():
         yield "qwen3-30b-a3b" + (" " + kind if kind else ""), lambda kind=kind: models.qwen_moe(
             "Qwen3MoeForCausalLM", 2048, 32, 4, 128, 768, 128, 48, qk_norms=True, stacked=kind), [
                 "tp=8,ep=4", "ep=6", "pp=2,tp=2"]
+    yield "gpt-oss-20b", models.gpt_oss, ["tp=2", "tp=4,pp=3", "tp=8,ep=4", "ep=5", "tp=16"]
+    yield "gpt-oss-20b mxfp4", lambda: models.gpt_oss(packed=True), [
+        "tp=1,ep=3", "tp=2", "tp=4,ep=2", "tp=8,pp=5", "tp=64"]  # 90 blocks: 4 ranks have 23, 23, 23, 21
+    yield "gpt-oss-120b mxfp4", lambda: models.gpt_oss(packed=True, layers=36, experts=128), [
+        "tp=8,ep=16,pp=2"]
+    yield "gpt-oss, odd", lambda: models.gpt_oss(False, 50, 12, 3, 6, 37, 5, 7, 101), [
+        "tp=3", "tp=6,pp=2", "ep=3,tp=12", "ep=5"]
+    yield "gpt-oss of vllm", models.gpt_oss_served, ["tp=2,pp=2", "tp=16,ep=3"]
+    yield "gpt-oss of megatron", models.gpt_oss_megatron, ["tp=2,ep=3,pp=2", "tp=4", "ep=4"]
     yield "deepseek-v2-lite", lambda: models.deepseek(
         "DeepseekV2ForCausalLM", 2048, 16, None, 1, 10944, 1408, 64, 2, 27, 102400), [
             "tp=4,pp=3", "tp=16,ep=2"]
@@ -233,6 +242,7 @@ def bare_rows():
     yield "mamba-2.8b", models.mamba, ["tp=16"]
     yield "phi-3-mini", lambda: models.phi3(3072, 32, 32, 8192, 32, 32064), ["tp=4"]
     yield "jamba", models.jamba, ["tp=4"]
+    yield "gpt-oss-20b", models.gpt_oss, ["tp=4,pp=2", "ep=4"]
 
 
 def uneven_rows():
@@ -250,6 +260,31 @@ def changed(make, bare=False, **changes):
         model.config = None if bare else {**model.config, **changes}
         return model
     return build
+
+
+def reshaped(make, name, *shape):
+    def build():
+        model = make()
+        entry, = (one for one in model.entries if one.name.endswith(name) and ".0." in one.name)
+        entry.shape = list(shape)
+        return model
+    return build
+
+
+def bad_turns():
+    """Experts whose gate and up take turns."""
+    small = lambda packed=False, inner=96: models.gpt_oss(  # noqa: E731
+        packed, 64, 8, 4, 16, inner, 2, 4, 100)
+    packed = lambda: small(True)  # noqa: E731
+    yield "KV heads of gpt-oss", small, "tp=6", "6 4"
+    yield "heads of gpt-oss", small, "tp=16", "16 8"
+    yield "sinks", reshaped(small, "self_attn.sinks", 6), "tp=2", "sinks 6 8"
+    yield "sinks, no config", changed(reshaped(small, "self_attn.sinks", 6), bare=True), "tp=2", "q_proj 6"
+    yield "half a turn", reshaped(packed, "gate_up_proj_blocks", 4, 191, 2, 16), "tp=2", "191 64"
+    yield "a bias", reshaped(small, "gate_up_proj_bias", 4, 190), "tp=2", "gate_up_proj_bias 190 192"
+    yield "no blocks", lambda: small(True, 80), "tp=2", "160 64"
+    yield "other blocks", reshaped(packed, "down_proj_scales", 4, 64, 4), "tp=2", "down_proj_scales 4 3"
+    yield "turned", reshaped(small, "gate_up_proj", 4, 192, 64), "tp=2", "gate_up_proj stacked"
 
 
 def bad_rows():
@@ -274,6 +309,7 @@ def bad_rows():
     yield "KV heads of config", changed(llama, num_key_value_heads=4), "tp=2", "k_proj 4"
     yield "a text", changed(llama, num_attention_heads="32"), "tp=2", "num_attention_heads"
     yield "below zero", changed(llama, num_hidden_layers=-1), "pp=2", "num_hidden_layers"
+    yield from bad_turns()
     yield "unknown", changed(llama, architectures=["OPTForCausalLM"]), "tp=2", "OPT layout file"
     yield "unknown type", changed(llama, architectures=None, model_type="opt"), "tp=2", "opt layout"
 

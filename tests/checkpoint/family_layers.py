@@ -186,6 +186,34 @@ class StackedPair(Layer):
         return {self.dim: [(lo, hi), (half + lo, half + hi)]}
 
 
+def share_in_blocks(extent, block, rank, ranks):
+    """Whole blocks by chunks: the last ranks may have fewer, or none."""
+    size = -(-(extent // block) // ranks) * block
+    return min(extent, rank * size), min(extent, (rank + 1) * size)
+
+
+class Turns(Layer):
+    """Experts whose gate and up take turns: 2 i and 2 i + 1 are of the inner index i. A rank has both
+    of its inner indices, in blocks of columns of down that share a scale."""
+
+    def __init__(self, dim, block=1):
+        self.dim, self.block = dim, block
+
+    def ranges(self, shape, rank, ranks):
+        lo, hi = share_in_blocks(shape[self.dim] // 2, self.block, rank, ranks)
+        return {self.dim: [(2 * lo, 2 * hi)]}
+
+
+class TurnsDown(Layer):
+    """What is multiplied with them: inner indices, or blocks of these."""
+
+    def __init__(self, dim):
+        self.dim = dim
+
+    def ranges(self, shape, rank, ranks):
+        return {self.dim: [share_in_blocks(shape[self.dim], 1, rank, ranks)]}
+
+
 class StackedDown(Layer):
     def __init__(self, dim):
         self.dim = dim

@@ -5,7 +5,8 @@ that an engine would make of each module. Sizes are those of the published check
 import copy
 
 from family_layers import (KV, Q, Attention, Column, GroupedStates, Layer, MergedColumn, MixedHeads,
-                           PackedQKV, Row, StackedDown, StackedPair, StatesIn, Vocabulary)
+                           PackedQKV, Row, StackedDown, StackedPair, StatesIn, Turns, TurnsDown,
+                           Vocabulary)
 
 FIRST, LAST = "first", "last"
 WHOLE = Layer()
@@ -217,6 +218,88 @@ def qwen_moe(arch, hidden, heads, kv, size, inner, experts, layers, vocab=151936
             m.module(at + "mlp.shared_expert_gate", [1, hidden], WHOLE, i)
         m.norms(at, "input_layernorm post_attention_layernorm", hidden, i)
     add_ends(m, vocab, hidden)
+    return m
+
+
+def gpt_oss_model(hidden, heads, kv, size, inner, layers, experts):
+    return Model({"architectures": ["GptOssForCausalLM"], "model_type": "gpt_oss", "head_dim": size,
+                  "hidden_size": hidden, "num_attention_heads": heads, "num_key_value_heads": kv,
+                  "num_hidden_layers": layers, "intermediate_size": inner,
+                  "num_local_experts": experts}, layers, experts)
+
+
+def add_turns(m, at, stage, packed, hidden, inner, experts):
+    """Transposed as numbers of 16 bits; not so as codes of 4 bits, two in a byte, with scales."""
+    def stacked(name, shape, layer):
+        m.tensor(at + name, [experts, *shape], layer, stage, stacked=True)
+
+    if packed:
+        blocks, across = inner // 32, hidden // 32
+        stacked("gate_up_proj_blocks", [2 * inner, across, 16], Turns(1, 32))
+        stacked("gate_up_proj_scales", [2 * inner, across], Turns(1, 32))
+        stacked("down_proj_blocks", [hidden, blocks, 16], TurnsDown(2))
+        stacked("down_proj_scales", [hidden, blocks], TurnsDown(2))
+    else:
+        stacked("gate_up_proj", [hidden, 2 * inner], Turns(2))
+        stacked("down_proj", [inner, hidden], TurnsDown(1))
+    stacked("gate_up_proj_bias", [2 * inner], Turns(1, 32 if packed else 1))
+    stacked("down_proj_bias", [hidden], WHOLE)
+
+
+def gpt_oss(packed=False, hidden=2880, heads=64, kv=8, size=64, inner=2880, layers=24, experts=32,
+            vocab=201088):
+    m = gpt_oss_model(hidden, heads, kv, size, inner, layers, experts)
+    for i in range(layers):
+        at = "model.layers.%d." % i
+        add_attention(m, at + "self_attn.", i, hidden, heads, kv, size, bias=True, o_bias=True)
+        m.tensor(at + "self_attn.sinks", [heads], MixedHeads(heads, 1), i)
+        m.module(at + "mlp.router", [experts, hidden], WHOLE, i, bias=True)
+        add_turns(m, at + "mlp.experts.", i, packed, hidden, inner, experts)
+        m.norms(at, "input_layernorm post_attention_layernorm", hidden, i)
+    add_ends(m, vocab, hidden)
+    return m
+
+
+def gpt_oss_served(hidden=2880, heads=64, kv=8, size=64, inner=2880, layers=24, experts=32,
+                   vocab=201088):
+    """By the names of a serving engine."""
+    attention = Attention(heads, kv, size)
+    m = gpt_oss_model(hidden, heads, kv, size, inner, layers, experts)
+    for i in range(layers):
+        at = "model.layers.%d." % i
+        m.module(at + "attn.qkv_proj", [(heads + 2 * kv) * size, hidden], PackedQKV(attention), i, True)
+        m.module(at + "attn.o_proj", [hidden, heads * size], Row(), i, bias=True)
+        m.tensor(at + "attn.sinks", [heads], MixedHeads(heads, 1), i)
+        m.module(at + "mlp.router", [experts, hidden], WHOLE, i, bias=True)
+        for name, shape, layer in (("w13_weight", [2 * inner, hidden], Turns(1)),
+                                   ("w13_bias", [2 * inner], Turns(1)),
+                                   ("w2_weight", [hidden, inner], TurnsDown(2)),
+                                   ("w2_bias", [hidden], WHOLE)):
+            m.tensor(at + "mlp.experts.routed_experts." + name, [experts, *shape], layer, i, stacked=True)
+        m.norms(at, "input_layernorm post_attention_layernorm", hidden, i)
+    add_ends(m, vocab, hidden, embed="embedding")
+    return m
+
+
+def gpt_oss_megatron(hidden=256, heads=16, kv=4, size=32, inner=96, layers=4, experts=6):
+    """As Megatron-Core names it: gate above up, and experts have numbers in their parameters."""
+    m = gpt_oss_model(hidden, heads, kv, size, inner, layers, experts)
+    for i in range(layers):
+        at = "decoder.layers.%d." % i
+        m.module(at + "self_attention.linear_qkv", [(heads + 2 * kv) * size, hidden],
+                 MixedHeads(kv, (heads // kv + 2) * size), i, bias=True)
+        m.tensor(at + "self_attention.linear_qkv.layer_norm_weight", [hidden], WHOLE, i)
+        m.module(at + "self_attention.linear_proj", [hidden, heads * size], Row(), i, bias=True)
+        m.tensor(at + "self_attention.core_attention.softmax_offset", [heads], MixedHeads(heads, 1), i)
+        m.norms(at, "pre_mlp_layernorm", hidden, i)
+        m.module(at + "mlp.router", [experts, hidden], WHOLE, i, bias=True)
+        for e in range(experts):
+            first, second = at + "mlp.experts.linear_fc1.", at + "mlp.experts.linear_fc2."
+            m.tensor(first + "weight%d" % e, [2 * inner, hidden], MergedColumn(inner, inner), i, e)
+            m.tensor(first + "bias%d" % e, [2 * inner], MergedColumn(inner, inner), i, e)
+            m.tensor(second + "weight%d" % e, [hidden, inner], Row(), i, e)
+            m.tensor(second + "bias%d" % e, [hidden], WHOLE, i, e)
+    add_ends(m, 2048, hidden, "", "output_layer", "embedding.word_embeddings", "decoder.final_layernorm")
     return m
 
 

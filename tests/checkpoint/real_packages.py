@@ -16,6 +16,7 @@ Prints the name of every failing case with its reason and exits 1; 77 where pack
 """
 
 import argparse
+import copy
 import filecmp
 import json
 import os
@@ -75,6 +76,8 @@ MODELS = {
                                 "shared_expert_intermediate_size": 64}, EXPERTS),
     "qwen3_moe": ("qwen3_moe", {"num_experts": 4, "num_experts_per_tok": 2, "head_dim": 16,
                                 "moe_intermediate_size": 32, "decoder_sparse_step": 1}, EXPERTS),
+    "gpt_oss": ("gpt_oss", {"num_local_experts": 4, "num_experts_per_tok": 2, "head_dim": 16,
+                            "intermediate_size": 40}, [*EXPERTS, "tp=4", "ep=3"]),
     "gemma2": ("gemma2", {"head_dim": 16, "tie_word_embeddings": True}, DENSE),
     "gemma3": ("gemma3_text", {"head_dim": 16, "tie_word_embeddings": True}, DENSE),
     "phi3": ("phi3", {}, FUSED),
@@ -247,6 +250,28 @@ def check_plan(model, form, tensors, ranks):
     return n_compared
 
 
+def check_turns(model, ranks, tensors):
+    """Experts of GPT-OSS: transformers' own class computes with each rank's shards, and the sum is what
+    it computes with all; of down's bias, which every rank has, one is counted."""
+    name, inputs = "model.layers.1.mlp.experts.", torch.randn(5, model.config.hidden_size)
+    chosen = torch.tensor([[0, 1], [2, 3], [1, 3], [0, 2], [1, 2]])
+    weights = torch.rand(5, 2)
+
+    def outputs(held):
+        own = {key.removeprefix(name): value.float() for key, value in held.items() if name in key}
+        config = copy.deepcopy(model.config)
+        config.intermediate_size, config._experts_implementation = own["down_proj"].shape[1], "eager"
+        experts = type(model.model.layers[1].mlp.experts)(config)
+        experts.load_state_dict(own)
+        return experts(inputs, chosen, weights)
+
+    with torch.no_grad():
+        parts = [outputs({key: value if rank == 0 or "down_proj_bias" not in key else value * 0
+                          for key, value in held.items()}) for rank, held in enumerate(ranks)]
+        difference = (sum(parts) - outputs(tensors)).abs().max()
+    assert difference < 1e-3, f"experts of the shards compute something else, by {difference}"
+
+
 # ---- models ----
 
 def check_sharded(source, form, out, tensors, metadata):
@@ -288,6 +313,8 @@ def check_model(folder, name, seed):
         source, sharded = sources[i % 2], folder / f"to-{form}"
         ranks = check_sharded(source, form, sharded, tensors, metadata)
         n_planned += check_plan(model, form, tensors, ranks)
+        if kind == "gpt_oss" and form.startswith("tp=") and form.count("=") == 1:
+            check_turns(model, ranks, tensors)
         check_back(source, sharded, folder / f"back-{form}", tensors, metadata)
         if last is not None:
             reshard(last, form, folder / f"again-{form}")

@@ -29,9 +29,10 @@ class Built:
         self.model, self.config, self.rules, self.stages = Model(), {}, [], []
         self.tp = axes.get("tp", 1)
 
-    def add(self, name, shape, *shard, first=False, last=False):
+    def add(self, name, shape, *shard, first=False, last=False, word=None):
         """A tensor; shard: [(dim, more keys)] over tp."""
-        word = self.rng.choice(["BF16", "BF16", "F32", "F8_E4M3"]) if len(shape) > 1 else "F32"
+        if word is None:
+            word = self.rng.choice(["BF16", "BF16", "F32", "F8_E4M3"]) if len(shape) > 1 else "F32"
         n = word_bits(word) // 8
         for extent in shape:
             n *= extent
@@ -42,6 +43,14 @@ class Built:
         if "pp" in self.axes and (first or last):
             rule["on"] = {"pp": 0 if first else -1}
         self.rules.append(rule)
+
+    def stack(self, name, shape, *shard, **more):
+        """The same with experts along dim 0, which the ranks of ep share as if they were tensors."""
+        self.add(name, shape, *shard, **more)
+        ep = self.axes.get("ep", 1)
+        if ep > 1:
+            sizes = [sum(e * ep // shape[0] == p for e in range(shape[0])) for p in range(ep)]
+            self.rules[-1].setdefault("shard", []).insert(0, {"dim": 0, "axis": "ep", "sizes": sizes})
 
     def stage(self, pattern, axis, count):
         if axis in self.axes:
@@ -154,6 +163,44 @@ def mixtral(built):
                 built.add("%sexperts.%d.w2.weight" % (block, e), [hidden, inner], (1, {}))
             else:
                 dense(built, "%sexperts.%d." % (block, e), hidden, inner)
+
+
+def turns(built, name, hidden, inner, experts, packed):
+    """Rows 2 i and 2 i + 1 are gate and up of inner index i; packed: codes, where 32 indices stay
+    together."""
+    rows = {"unit": 64 if packed else 2}
+    if packed:
+        across = -(-hidden // 32)
+        for kind, last in (("blocks", [16]), ("scales", [])):
+            built.stack(name + "gate_up_proj_" + kind, [experts, 2 * inner, across, *last], (1, rows), word="U8")
+            built.stack(name + "down_proj_" + kind, [experts, hidden, inner // 32, *last], (2, {}), word="U8")
+    else:
+        built.stack(name + "gate_up_proj", [experts, hidden, 2 * inner], (2, rows))
+        built.stack(name + "down_proj", [experts, inner, hidden], (1, {}))
+    built.stack(name + "gate_up_proj_bias", [experts, 2 * inner], (1, rows))
+    built.stack(name + "down_proj_bias", [experts, hidden])
+
+
+def gpt_oss(built):
+    rng = built.rng
+    hidden, _, vocab, n_layers = sizes(built)
+    heads, kv, size = draw_heads(rng, built.tp)
+    packed = rng.random() < 0.5
+    inner = 32 * rng.randint(1, 5) if packed else rng.randint(1, 19)  # uneven over tp, too
+    experts = built.axes.get("ep", 1) + rng.randint(0, 4)
+    built.config = {"architectures": ["GptOssForCausalLM"], "model_type": "gpt_oss",
+                    "num_attention_heads": heads, "num_key_value_heads": kv, "head_dim": size,
+                    "intermediate_size": inner, "num_local_experts": experts}
+    common(built, n_layers, hidden, vocab)
+    for i in range(n_layers):
+        layer = "model.layers.%d." % i
+        attention(built, layer, hidden, heads, kv, size, False, True, False)
+        built.add(layer + "self_attn.o_proj.bias", [hidden])
+        built.add(layer + "self_attn.sinks", [heads],
+                  (0, {"unit": 1 if kv < built.tp else heads // kv}))
+        built.add(layer + "mlp.router.weight", [experts, hidden])
+        built.add(layer + "mlp.router.bias", [experts])
+        turns(built, layer + "mlp.experts.", hidden, inner, experts, packed)
 
 
 def deepseek(built):
@@ -320,7 +367,7 @@ def check_refused(ferry, folder, rng):
 
 
 FAMILIES = [("llama", llama, False), ("mixtral", mixtral, True), ("deepseek", deepseek, True),
-            ("neox", neox, False), ("mamba2", mamba2, False)]
+            ("gpt_oss", gpt_oss, True), ("neox", neox, False), ("mamba2", mamba2, False)]
 
 
 def main():

@@ -478,6 +478,64 @@ static void test_experts(void **state)
     free_scene(s);
 }
 
+/* Experts whose gate and up take turns, with biases; as codes with scales of blocks, too. */
+static scene *new_gpt_oss(bool packed)
+{
+    scene *s = calloc(1, sizeof *s);
+    assert_non_null(s);
+    add_in_layer(s, 0, "self_attn.q_proj.weight", 64, 64);
+    add_in_layer(s, 0, "self_attn.k_proj.weight", 32, 64);
+    add_in_layer(s, 0, "self_attn.o_proj.weight", 64, 64);
+    add_in_layer(s, 0, "self_attn.o_proj.bias", 64, 0);
+    add_in_layer(s, 0, "self_attn.sinks", 8, 0);
+    add_in_layer(s, 0, "mlp.router.weight", 10, 64);
+    add_in_layer(s, 0, "mlp.router.bias", 10, 0);
+    if (packed) {
+        add3(s, "model.layers.0.mlp.experts.gate_up_proj_scales", 10, 320, 2);
+        add3(s, "model.layers.0.mlp.experts.down_proj_scales", 10, 64, 5);
+    } else {
+        add3(s, "model.layers.0.mlp.experts.gate_up_proj", 10, 64, 320);
+        add3(s, "model.layers.0.mlp.experts.down_proj", 10, 160, 64);
+    }
+    add_in_layer(s, 0, "mlp.experts.gate_up_proj_bias", 10, 320);
+    add_in_layer(s, 0, "mlp.experts.down_proj_bias", 10, 64);
+    return s;
+}
+
+static void test_turns(void **state)
+{
+    (void)state;
+    scene *s = new_gpt_oss(false);
+    make_well(s, "tp=2,ep=4");
+    check_shard(s, "model.layers.*.self_attn.sinks", "[{'dim': 0, 'axis': 'tp', 'unit': 2}]");
+    check_shard(s, "model.layers.*.mlp.router.bias", NULL);
+    check_shard(s, "model.layers.*.experts.gate_up_proj",
+                "[{'dim': 0, 'axis': 'ep', 'sizes': [3, 2, 3, 2]},"
+                " {'dim': 2, 'axis': 'tp', 'unit': 2}]");
+    check_shard(s, "model.layers.*.experts.gate_up_proj_bias",
+                "[{'dim': 0, 'axis': 'ep', 'sizes': [3, 2, 3, 2]},"
+                " {'dim': 1, 'axis': 'tp', 'unit': 2}]");
+    check_shard(s, "model.layers.*.experts.down_proj_bias",
+                "[{'dim': 0, 'axis': 'ep', 'sizes': [3, 2, 3, 2]}]");
+    assert_int_equal(json_array_size(s->replicated), 0);
+    check_accepted(s);
+    make_well(s, "ep=5");
+    check_shard(s, "model.layers.*.experts.gate_up_proj_bias", "[{'dim': 0, 'axis': 'ep'}]");
+    make_well(s, "tp=8"); /* more than the KV heads */
+    check_shard(s, "model.layers.*.self_attn.sinks", "[{'dim': 0, 'axis': 'tp'}]");
+    check_accepted(s);
+    free_scene(s);
+    s = new_gpt_oss(true);
+    make_well(s, "tp=2"); /* 3 blocks and 2 */
+    check_shard(s, "model.layers.*.experts.gate_up_proj_scales",
+                "[{'dim': 1, 'axis': 'tp', 'unit': 64}]");
+    check_shard(s, "model.layers.*.experts.gate_up_proj_bias",
+                "[{'dim': 1, 'axis': 'tp', 'unit': 64}]");
+    check_shard(s, "model.layers.*.experts.down_proj_scales", "[{'dim': 2, 'axis': 'tp'}]");
+    check_accepted(s);
+    free_scene(s);
+}
+
 static void test_states(void **state)
 {
     (void)state;
@@ -563,15 +621,10 @@ static void test_bad_names(void **state)
     free_scene(s);
 }
 
-/* Numbers of all sizes in shapes: a sentence or a side, nothing else. */
-static void test_strange_shapes(void **state)
+static void try_strange_shapes(scene *s)
 {
-    (void)state;
     static const uint64_t extents[] = {0, 1, 3, 96, INT64_MAX, UINT64_MAX, UINT64_MAX - 63};
     static const char *const texts[] = {"tp=2", "tp=4,pp=3", "tp=7,ep=2", "tp=16777215"};
-    scene *s = new_llama(2);
-    add3(s, "model.layers.0.mlp.experts.gate_up_proj", 2, 64, 32);
-    add3(s, "model.layers.0.mlp.experts.down_proj", 2, 16, 64);
     for (size_t i = 0; i < s->n_tensors; i++) {
         fy_model_tensor was = s->tensors[i];
         for (uint32_t d = 0; d < was.n_dims; d++) {
@@ -591,6 +644,18 @@ static void test_strange_shapes(void **state)
         s->tensors[i] = was;
     }
     free_scene(s);
+}
+
+/* Numbers of all sizes in shapes: a sentence or a side, nothing else. */
+static void test_strange_shapes(void **state)
+{
+    (void)state;
+    scene *s = new_llama(2);
+    add3(s, "model.layers.0.mlp.experts.gate_up_proj", 2, 64, 32);
+    add3(s, "model.layers.0.mlp.experts.down_proj", 2, 16, 64);
+    try_strange_shapes(s);
+    try_strange_shapes(new_gpt_oss(false));
+    try_strange_shapes(new_gpt_oss(true));
 }
 
 static void test_no_memory(void **state)
@@ -660,6 +725,7 @@ int main(void)
         cmocka_unit_test(test_scales),
         cmocka_unit_test(test_scales_of_heads),
         cmocka_unit_test(test_experts),
+        cmocka_unit_test(test_turns),
         cmocka_unit_test(test_states),
         cmocka_unit_test(test_bad_configs),
         cmocka_unit_test(test_bad_names),

@@ -211,12 +211,12 @@ class Checkpoints(unittest.TestCase):
 class Specs(unittest.TestCase):
     def test_every_family_is_planned_and_proven(self) -> None:
         for model_type, changes in MODELS:
-            if model_type == "gpt_oss":
-                continue
             config = config_of(model_type, changes)
             for names, source, destination in (("megatron:vllm", "tp=2,pp=3", "tp=2"),
                                                ("hf:megatron", "tp=2", "tp=2,ep=2"),
                                                ("megatron-local:hf", "pp=2,ep=2", None)):
+                if model_type == "gpt_oss" and "hf" in names:
+                    continue  # is transposed on the way
                 with self.subTest(model_type, names=names):
                     spec = ferry.Spec.of(config, source, destination, names=names, first_rank=6)
                     ferry.plan(spec).prove(spec)

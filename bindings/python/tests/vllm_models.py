@@ -113,7 +113,7 @@ def run(kind, folder, full, config):
         config.parallel_config.tensor_parallel_size = n
         config.parallel_config.enable_expert_parallel = ep
         theirs, wrong = compare(config, full)
-        # Short forms do not know GPT-OSS, and have ranks of their own for experts.
+        # Short forms have ranks of their own for experts, and those of GPT-OSS are transposed on the way.
         if not ep and (n == 1 or kind != "gpt_oss"):
             wrong += ["named: " + one for one in compare_names(folder, full, theirs, n, rank)]
         print("%s%s rank %d of %d: wrong %s" % (kind, "/ep" if ep else "", rank, n, wrong or "none"),
