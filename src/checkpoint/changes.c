@@ -182,7 +182,7 @@ ferry_status fy_change_check_rows(const fy_tensor *weight, uint32_t code_kind, f
                          weight->name, (unsigned long long)columns);
 }
 
-static ferry_status check_quantized(const making *m, const fy_tensor *t, ferry_error *error)
+static ferry_status check_values(const making *m, const fy_tensor *t, ferry_error *error)
 {
     char text[FERRY_DTYPE_TEXT_BYTES], format[FY_FORMAT_TEXT_BYTES];
     fy_format_print(&m->quantize.format, format);
@@ -193,6 +193,16 @@ static ferry_status check_quantized(const making *m, const fy_tensor *t, ferry_e
                        t->name, word_of(t->dtype, text), format);
     }
     return fy_change_check_rows(t, m->quantize.format.kind, error);
+}
+
+static ferry_status check_quantized(const making *m, const fy_tensor *t, ferry_error *error)
+{
+    ferry_error cause;
+    ferry_status status = check_values(m, t, &cause);
+    bool is_said = m->options->boxes != NULL;
+    return status == FERRY_OK ? FERRY_OK
+                              : fy_fail(error, status, "%s%s%s", is_said ? m->options->boxes : "",
+                                        is_said ? ": " : "", cause.message);
 }
 
 /* A tensor of scales that the result has and the source has not. */
@@ -550,7 +560,7 @@ ferry_status fy_changes_make(const ferry_checkpoint *from, ferry_spec *spec,
     read_blocks(&m, config);
     ferry_status status = read_choices(&m, error);
     FY_THEN(status, change_all(&m, error));
-    if (!m.options->boxes_quantize) {
+    if (m.options->boxes == NULL) {
         FY_THEN(status, check_meant(&m, &m.quantize, &m.quantize_set, FY_QUANTIZED, error));
     }
     FY_THEN(status, check_meant(&m, &m.dequantize, &m.dequantize_set, FY_DEQUANTIZED, error));

@@ -42,7 +42,8 @@ typedef struct fy_change_options {
     const char *quantize;   /* "FORMAT" or "FORMAT=PATTERNS"; NULL: nothing */
     const char *dequantize; /* the same, or "auto" for FORMAT */
     const char *subset;     /* only tensors of it are quantized or dequantized; NULL: all */
-    bool boxes_quantize;    /* boxes say what: whether that can be is found out box by box */
+    const char *boxes; /* the side that says what is quantized: whether that can be is found out box
+                          by box; NULL: quantize is an option */
 } fy_change_options;
 
 /* A choice of --quantize or --dequantize, read. */

@@ -58,7 +58,9 @@ static ferry_status check_codes(const taking *t, uint32_t box, const fy_tensor *
                  word, codes->n_dims);
         return fail(t, box, FERRY_ERR_INVALID_INPUT, sentence, error);
     }
-    return fy_change_check_rows(codes, codes->dtype.kind, error);
+    ferry_error cause;
+    ferry_status status = fy_change_check_rows(codes, codes->dtype.kind, &cause);
+    return status == FERRY_OK ? FERRY_OK : fail(t, box, status, cause.message, error);
 }
 
 static ferry_status check_scales(const taking *t, uint32_t box, const fy_tensor *codes,
@@ -127,17 +129,20 @@ static ferry_status make_format(const taking *t, uint32_t box, const fy_tensor *
 }
 
 /* Of f4 each matrix has a scale as well, in a tensor that is called like the scales and "_2". */
-static ferry_status find_matrix_scales(const taking *t, const fy_tensor *codes, fy_change *change,
-                                       ferry_error *error)
+static ferry_status find_matrix_scales(const taking *t, uint32_t box, const fy_tensor *codes,
+                                       fy_change *change, ferry_error *error)
 {
     char name[FERRY_NAME_BYTES + 2];
+    ferry_error cause;
     if (!fy_format_has_tensor_scale(&change->format)) {
         return FERRY_OK;
     }
     snprintf(name, sizeof name, "%s_2", t->spec->tensors[change->scales].name);
     uint32_t number = fy_ckpt_find(t->from, name);
     change->matrix_scales = number == FY_INDEX_NONE ? FY_NONE : number;
-    return fy_change_check_matrix_scales(t->spec, codes, change->matrix_scales, name, error);
+    ferry_status status =
+        fy_change_check_matrix_scales(t->spec, codes, change->matrix_scales, name, &cause);
+    return status == FERRY_OK ? FERRY_OK : fail(t, box, status, cause.message, error);
 }
 
 /* What the tensor of a box becomes. */
@@ -153,7 +158,7 @@ static ferry_status make_change(const taking *t, uint32_t box, uint32_t tensor,
     const fy_tensor *scales = &t->spec->tensors[change.scales];
     FY_TRY(make_format(t, box, codes, scales, p->codes, &change.format, error));
     FY_TRY(check_scales(t, box, codes, scales, &change.format, error));
-    FY_TRY(find_matrix_scales(t, codes, &change, error));
+    FY_TRY(find_matrix_scales(t, box, codes, &change, error));
     *change_out = change;
     return FERRY_OK;
 }

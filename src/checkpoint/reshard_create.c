@@ -643,7 +643,7 @@ static ferry_status make_job(ferry_reshard *c, const json_t *config, ferry_error
                                  .quantize = c->quantize,
                                  .dequantize = c->dequantize,
                                  .subset = may_hold_scales ? NULL : c->subset,
-                                 .boxes_quantize = c->boxes_quantize};
+                                 .boxes = c->boxes_quantize ? c->to : NULL};
     fy_job_target target = {.name = c->to,
                             .tensors = c->tensors,
                             .lists_all = c->names != NULL,

@@ -6,27 +6,40 @@
 #include <stdio.h>
 #include <string.h>
 
-static const char *const suffixes[] = {"_scale_inv", "_scale", FY_MATRIX_SCALES_SUFFIX};
+/* What names of scales end in, and what those of their codes have in place of that. */
+typedef struct ending {
+    const char *scales, *codes;
+} ending;
 
-enum { N_SUFFIXES = sizeof suffixes / sizeof *suffixes };
+static const ending endings[] = {
+    {"_scale_inv", ""},
+    {"_scale", ""},
+    {FY_MATRIX_SCALES_SUFFIX, ""},
+    /* As compressed-tensors calls codes of 4 bits, several in an integer. */
+    {"_scale", "_packed"},
+    {"_global_scale", "_packed"},
+    /* Of activations: whoever multiplies by the codes makes codes of those, too. */
+    {".input_scale", ".weight"},
+    {".input_global_scale", ".weight_packed"}};
 
-/* What a name of scales ends in; NULL: it is no such name. */
-static const char *suffix_of(const char *name)
+enum {
+    N_ENDINGS = sizeof endings / sizeof *endings,
+    N_BEHIND = 3 /* the first ones are behind the whole name of the codes; and others end so, too */
+};
+
+static bool ends_in(const char *name, const char *with)
 {
-    size_t length = strlen(name);
-    const char *found = NULL;
-    for (size_t i = 0; i < N_SUFFIXES && found == NULL; i++) {
-        size_t n = strlen(suffixes[i]);
-        if (length >= n && strcmp(name + length - n, suffixes[i]) == 0) {
-            found = name + length - n;
-        }
-    }
-    return found;
+    size_t length = strlen(name), n = strlen(with);
+    return length >= n && strcmp(name + length - n, with) == 0;
 }
 
 bool fy_is_scale_name(const char *name)
 {
-    return suffix_of(name) != NULL;
+    bool is = false;
+    for (size_t i = 0; i < N_BEHIND && !is; i++) {
+        is = ends_in(name, endings[i].scales);
+    }
+    return is;
 }
 
 /*
@@ -44,9 +57,9 @@ static bool fits(const fy_tensor *codes, const fy_tensor *scales)
 uint32_t fy_find_any_scales(const ferry_spec *spec, uint32_t tensor)
 {
     const fy_tensor *codes = &spec->tensors[tensor];
-    for (size_t i = 0; i < N_SUFFIXES; i++) {
+    for (size_t i = 0; i < N_BEHIND; i++) {
         char name[FERRY_NAME_BYTES];
-        int n = snprintf(name, sizeof name, "%s%s", codes->name, suffixes[i]);
+        int n = snprintf(name, sizeof name, "%s%s", codes->name, endings[i].scales);
         bool is_name = n >= 0 && (size_t)n < sizeof name;
         uint32_t found = is_name ? fy_spec_find_tensor(spec, name) : FY_NONE;
         if (found != FY_NONE && fits(codes, &spec->tensors[found])) {
@@ -56,24 +69,35 @@ uint32_t fy_find_any_scales(const ferry_spec *spec, uint32_t tensor)
     return FY_NONE;
 }
 
-/* Also integers of 8 bits, which no cast changes: their scales are theirs all the same. */
-static bool may_have_scales(uint32_t kind)
+/* Also integers, which no cast changes: their scales are theirs all the same. */
+static bool may_have_scales(uint32_t kind, bool is_packed)
 {
-    return fy_is_code_kind(kind) || kind == FERRY_I8 || kind == FERRY_U8;
+    return fy_is_code_kind(kind) || kind == FERRY_I8 || kind == FERRY_U8 ||
+           (is_packed && kind == FERRY_I32);
+}
+
+/* The codes whose name differs from that of scales by an ending. */
+static uint32_t find_by(const ferry_spec *spec, const fy_tensor *scales, const ending *by)
+{
+    char name[FERRY_NAME_BYTES];
+    if (!ends_in(scales->name, by->scales)) {
+        return FY_NONE;
+    }
+    int stem = (int)(strlen(scales->name) - strlen(by->scales));
+    int n = snprintf(name, sizeof name, "%.*s%s", stem, scales->name, by->codes);
+    bool is_name = n >= 0 && (size_t)n < sizeof name;
+    uint32_t codes = is_name ? fy_spec_find_tensor(spec, name) : FY_NONE;
+    bool is = codes != FY_NONE &&
+              may_have_scales(spec->tensors[codes].dtype.kind, ends_in(name, "_packed")) &&
+              fits(&spec->tensors[codes], scales);
+    return is ? codes : FY_NONE;
 }
 
 uint32_t fy_find_codes(const ferry_spec *spec, uint32_t tensor)
 {
-    const fy_tensor *scales = &spec->tensors[tensor];
-    const char *suffix = suffix_of(scales->name);
-    char name[FERRY_NAME_BYTES];
-    if (suffix == NULL || (size_t)(suffix - scales->name) >= sizeof name) {
-        return FY_NONE;
+    uint32_t codes = FY_NONE;
+    for (size_t i = 0; i < N_ENDINGS && codes == FY_NONE; i++) {
+        codes = find_by(spec, &spec->tensors[tensor], &endings[i]);
     }
-    memcpy(name, scales->name, (size_t)(suffix - scales->name));
-    name[suffix - scales->name] = '\0';
-    uint32_t codes = fy_spec_find_tensor(spec, name);
-    bool is = codes != FY_NONE && may_have_scales(spec->tensors[codes].dtype.kind) &&
-              fits(&spec->tensors[codes], scales);
-    return is ? codes : FY_NONE;
+    return codes;
 }

@@ -657,6 +657,29 @@ def check_kept_scales(ferry, folder, rng):
         must(found.word == "F32" and found.data == kept.data, "%s" % found)
 
 
+def check_other_names(ferry, folder, rng):
+    """What compressed-tensors and modelopt call scales of codes, and of activations, is not cast;
+    what is called so beside values, or beside nothing, is."""
+    one, cast = struct.pack("<f", 1.5), struct.pack("<H", 0x3fc0)
+    beside = {"a.weight_packed": ("U8", ["a.weight_scale", "a.weight_global_scale",
+                                         "a.input_global_scale"]),
+              "b.weight_packed": ("I32", ["b.weight_scale"]),
+              "c.weight": ("U8", ["c.weight_scale", "c.weight_scale_2", "c.input_scale"]),
+              "d.weight": ("I32", []), "e.weight": ("BF16", []), "f.weight_packed": ("F32", [])}
+    alone = ["d.weight_scale", "d.input_scale", "e.weight_scale", "e.input_scale", "f.weight_scale",
+             "g.input_scale", "a.input_scale", "c.weight_global_scale", "input_scale"]
+    tensors = [Tensor(name, word, [2, 4], bytes(word_bits(word)))
+               for name, (word, _) in beside.items()]
+    kept = [name for _, names in beside.values() for name in names]
+    tensors += [Tensor(name, "F32", [1], one) for name in kept + alone]
+    store.write_logical(rng, folder / "source", tensors, {}, 1, {})
+    ferry.reshard(folder / "source", HF, folder / "cast", "--cast", "bf16")
+    made = store.read_logical(folder / "cast").tensors
+    for names, word, data in ((kept, "F32", one), (alone, "BF16", cast)):
+        for name in names:
+            must((made[name].word, made[name].data) == (word, data), "%s" % made[name])
+
+
 def check_casts(ferry, folder, rng):
     """Scales stay also where their codes are left out, unless a pattern is for them alone; 8 bits
     without scales are cast; verify refuses what reshard does."""
@@ -740,6 +763,7 @@ def main():
               for row in REFUSED]
     cases.append(("casts", lambda folder, rng: check_casts(ferry, folder, rng), 0))
     cases.append(("kept scales", lambda folder, rng: check_kept_scales(ferry, folder, rng), 0))
+    cases.append(("other names", lambda folder, rng: check_other_names(ferry, folder, rng), 0))
     cases.append(("config", lambda folder, rng: check_config(ferry, folder, rng), 0))
     return run_cases(arguments, cases)
 
