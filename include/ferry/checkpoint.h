@@ -426,7 +426,8 @@ typedef struct ferry_verify_options {
     void *context;
     /*
      * As in ferry_reshard_options: b is to be what a reshard with these makes of a, bit by bit. The
-     * visitor is then told of the tensors of b, with digests of what they hold.
+     * visitor is then told of the tensors of b, with digests of what they hold; not of those of
+     * which a, in boxes, has only a part: they have no digest.
      */
     uint32_t cast;
     const char *quantize;

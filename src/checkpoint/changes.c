@@ -170,6 +170,17 @@ void fy_change_scales_box(const fy_block_format *format, uint32_t n_dims, const 
     }
 }
 
+void fy_change_values_box(const fy_block_format *format, const uint64_t *shape, uint32_t n_dims,
+                          const fy_box *scales, fy_box *values)
+{
+    for (uint32_t d = 0; d < n_dims; d++) {
+        uint64_t block = fy_block_extent(format, n_dims, d);
+        uint64_t end = fy_min((scales->begin[d] + scales->length[d]) * block, shape[d]);
+        values->begin[d] = scales->begin[d] * block;
+        values->length[d] = end - values->begin[d];
+    }
+}
+
 /* ---- quantizing ---- */
 
 ferry_status fy_change_check_rows(const fy_tensor *weight, uint32_t code_kind, ferry_error *error)

@@ -157,6 +157,10 @@ static inline uint64_t fy_block_extent(const fy_block_format *format, uint32_t n
 void fy_change_scales_box(const fy_block_format *format, uint32_t n_dims, const fy_box *of,
                           fy_box *scales_out);
 
+/* Of a box of scales: that of the values of their blocks, in a weight of this shape. */
+void fy_change_values_box(const fy_block_format *format, const uint64_t *shape, uint32_t n_dims,
+                          const fy_box *scales, fy_box *values_out);
+
 /* Of a weight and a format: the shape of its scales; those of matrices have the leading ones. */
 void fy_change_scales_shape(const fy_block_format *format, const uint64_t *shape, uint32_t n_dims,
                             uint64_t shape_out[FERRY_MAX_DIMS]);

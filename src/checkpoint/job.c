@@ -5,6 +5,7 @@
 #include "base/sort.h"
 #include "base/subset.h"
 #include "checkpoint/boxed.h"
+#include "checkpoint/cover.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -384,11 +385,12 @@ static ferry_status lower(fy_layout_job *job, const fy_job_target *target, ferry
     FY_TRY(note_wanted(job, target, error));
     FY_TRY(check_opaque(job, error));
     FY_TRY(check_words(job, error));
+    job->problem.may_lack = target->may_lack && job->from->boxed != NULL;
     FY_TRY(fy_routes_build(&job->problem, target->subset, &job->routes, error));
     FY_TRY(fy_routes_check_alignment(&job->routes, error));
-    FY_TRY(check_holders(job, error));
     FY_TRY(note_longest(job, error));
-    return list_legs(job, error);
+    FY_TRY(list_legs(job, error));
+    return job->problem.may_lack ? fy_covers_create(job, error) : check_holders(job, error);
 }
 
 ferry_status fy_job_begin(const ferry_checkpoint *from, const fy_job_target *target,
@@ -433,6 +435,7 @@ ferry_status fy_job_create(const ferry_checkpoint *from, const fy_job_target *ta
 
 void fy_job_cleanup(fy_layout_job *job)
 {
+    fy_covers_destroy(job); /* of as many tensors as the problem has */
     fy_routes_cleanup(&job->routes);
     fy_problem_cleanup(&job->problem);
     ferry_spec_destroy(job->spec);

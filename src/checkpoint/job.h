@@ -9,6 +9,9 @@
 
 #include <jansson.h>
 
+/* Which elements of a tensor a source has. */
+typedef struct fy_cover fy_cover;
+
 /* Where each rank of a side stands in its mesh, looked up by halves. */
 typedef struct fy_places {
     const fy_side *side;
@@ -33,6 +36,9 @@ typedef struct fy_layout_job {
     uint64_t *longest;  /* [n_splits] of the problem: the longest part */
     bool *is_wanted;    /* [n_tensors]: it is in the result */
     fy_change *changes; /* [n_tensors of the problem]: what becomes of each */
+    /* [n_tensors of the problem] of those that the source has only a part of: see cover.h. NULL: it
+     * has all of each. */
+    fy_cover **covers;
 } fy_layout_job;
 
 /* Where a destination is: a side of a spec, and perhaps its own list of tensors. */
@@ -44,6 +50,7 @@ typedef struct fy_job_target {
     const char *subset;               /* NULL: all */
     const fy_change_options *options; /* NULL: tensors stay what they are */
     const json_t *config;             /* the source's config.json, or NULL */
+    bool may_lack; /* a source in boxes may have parts of tensors: who reads looks after that */
 } fy_job_target;
 
 ferry_status fy_job_create(const ferry_checkpoint *from, const fy_job_target *target,

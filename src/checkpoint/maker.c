@@ -3,6 +3,7 @@
 
 #include "base/checked.h"
 #include "base/sort.h"
+#include "checkpoint/cover.h"
 #include "checkpoint/maker_blocks.h"
 #include "exec/cast.h"
 
@@ -280,6 +281,9 @@ static ferry_status gather_hull(fy_gather *gather, uint32_t number, const fy_box
         window.first = hull->begin[0]; /* they need not come in order, and this tells */
     }
     window.bytes = fy_bytes(window.n_elements, tensor->dtype.element_bits);
+    if (fy_job_lacks(gather->job, number)) { /* of a hull not all is wanted */
+        memset(to, 0, (size_t)window.bytes);
+    }
     return fy_gather_read(gather, &window, to, error);
 }
 

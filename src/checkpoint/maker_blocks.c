@@ -83,12 +83,7 @@ static void find_blocks(const fy_maker *m, uint32_t tensor, const fy_box *hull, 
         elements.length[w->n_dims - 1] *= unit_of(m, tensor);
         fy_change_scales_box(b->format, w->n_dims, &elements, &b->scales);
     }
-    for (uint32_t d = 0; d < w->n_dims; d++) {
-        uint64_t block = fy_block_extent(b->format, w->n_dims, d);
-        uint64_t end = fy_min((b->scales.begin[d] + b->scales.length[d]) * block, w->shape[d]);
-        b->values.begin[d] = b->scales.begin[d] * block;
-        b->values.length[d] = end - b->values.begin[d];
-    }
+    fy_change_values_box(b->format, w->shape, w->n_dims, &b->scales, &b->values);
 }
 
 /* Loops that step over blocks leave some of the hull out. */

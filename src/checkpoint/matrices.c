@@ -2,6 +2,7 @@
 #include "checkpoint/matrices.h"
 
 #include "base/checked.h"
+#include "checkpoint/cover.h"
 #include "checkpoint/maker_blocks.h"
 
 #include <pthread.h>
@@ -124,6 +125,16 @@ static ferry_status measure_matrix(fy_maker *m, uint32_t weight, fy_box *piece, 
     return FERRY_OK;
 }
 
+/* Of what the source has a part of nobody wants the scale: that was looked at before. */
+static ferry_status measure_if_there(fy_maker *m, uint32_t weight, fy_box *matrix, float *largest,
+                                     ferry_error *error)
+{
+    uint64_t place[FERRY_MAX_DIMS];
+    bool is_missing = false;
+    FY_TRY(fy_job_find_missing(m->beside->job, weight, matrix, &is_missing, place, error));
+    return is_missing ? FERRY_OK : measure_matrix(m, weight, matrix, largest, error);
+}
+
 static ferry_status measure(fy_maker *m, uint32_t weight, float **scales_out, ferry_error *error)
 {
     const fy_tensor *w = &m->job->problem.tensors[weight];
@@ -134,12 +145,13 @@ static ferry_status measure(fy_maker *m, uint32_t weight, float **scales_out, fe
     for (uint64_t i = 0; i < n; i++) {
         fy_box piece;
         uint64_t rest = i;
-        for (uint32_t d = w->n_dims - 2; d-- > 0;) {
-            piece.begin[d] = rest % w->shape[d];
-            piece.length[d] = 1;
-            rest /= w->shape[d];
+        for (uint32_t d = w->n_dims; d-- > 0;) {
+            bool is_leading = d + 2 < w->n_dims;
+            piece.begin[d] = is_leading ? rest % w->shape[d] : 0;
+            piece.length[d] = is_leading ? 1 : w->shape[d];
+            rest /= is_leading ? w->shape[d] : 1;
         }
-        ferry_status status = measure_matrix(m, weight, &piece, &scales[i], error);
+        ferry_status status = measure_if_there(m, weight, &piece, &scales[i], error);
         if (status != FERRY_OK) {
             fy_free(scales);
             return status;

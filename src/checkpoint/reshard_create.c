@@ -5,6 +5,7 @@
 #include "base/json.h"
 #include "base/options.h"
 #include "checkpoint/config_text.h"
+#include "checkpoint/cover.h"
 #include "checkpoint/crew.h"
 #include "checkpoint/layout_file.h"
 #include "checkpoint/open.h"
@@ -511,10 +512,24 @@ static ferry_status make_whole(ferry_reshard *c, ferry_error *error)
     for (size_t i = 0; i < c->n_changed; i++) {
         is_needed = is_needed || c->job.changes[c->changed[i]].matrix_scales != FY_NONE;
     }
-    fy_job_target one = {.name = c->to, .tensors = c->tensors, .lists_all = c->names != NULL};
+    fy_job_target one = {.name = c->to,
+                         .tensors = c->tensors,
+                         .lists_all = c->names != NULL,
+                         .may_lack = c->boxed != NULL};
     ferry_status status = is_needed ? fy_job_create(c->from, &one, &c->whole, error) : FERRY_OK;
     c->has_whole = is_needed && status == FERRY_OK;
     return status;
+}
+
+/* Of parts of tensors, which only boxes may be made of, all that they need must be there. */
+static ferry_status check_there(const ferry_reshard *c, ferry_error *error)
+{
+    fy_making_of making = {.boxed = c->boxed,
+                           .are_wanted = c->wants_parameter,
+                           .job = &c->job,
+                           .plain = c->has_whole ? &c->whole : &c->job,
+                           .status = FERRY_ERR_INVALID_INPUT};
+    return c->boxed == NULL ? FERRY_OK : fy_making_check(&making, error);
 }
 
 static uint64_t source_bytes(const ferry_reshard *c, uint32_t tensor)
@@ -655,6 +670,7 @@ static ferry_status make_job(ferry_reshard *c, const json_t *config, ferry_error
     if (c->boxes != NULL) { /* of whole tensors, of which boxes are taken */
         FY_TRY(take_changes(c, error));
         target.subset = NULL;
+        target.may_lack = true;
     }
     FY_TRY(make_side(c, config, error));
     target.side = c->side;
@@ -689,6 +705,7 @@ static ferry_status make_from(ferry_reshard *c, const config_text *text, const c
     FY_THEN(status, make_key(c, error));
     FY_THEN(status, list_changed(c, error));
     FY_THEN(status, make_whole(c, error));
+    FY_THEN(status, check_there(c, error));
     json_decref(c->tensors); /* they are in the job now */
     c->tensors = NULL;
     FY_THEN(status, fy_reshard_make_forms(c, error));

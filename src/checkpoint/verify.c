@@ -3,6 +3,7 @@
 
 #include "base/checked.h"
 #include "base/options.h"
+#include "checkpoint/cover.h"
 #include "checkpoint/crew.h"
 #include "checkpoint/maker_blocks.h"
 #include "checkpoint/matrices.h"
@@ -121,7 +122,9 @@ static ferry_status open_side(fy_verify_side *side, const ferry_checkpoint *chec
                               const fy_change_options *options, const json_t *config,
                               const ferry_checkpoint *other, ferry_error *error)
 {
-    fy_job_target one = {.name = checkpoint->path, .options = options, .config = config};
+    bool makes_boxes = !side->is_b && other->boxed != NULL;
+    fy_job_target one = {
+        .name = checkpoint->path, .options = options, .config = config, .may_lack = makes_boxes};
     fy_job_target own = {.name = checkpoint->path, .side = checkpoint->layout};
     side->checkpoint = checkpoint;
     bool is_made_again = side->is_b && checkpoint->boxed != NULL;
@@ -170,7 +173,7 @@ static ferry_status open_changed(fy_verify_work *c, const ferry_checkpoint *a, f
     const ferry_verify_options *o = c->options;
     fy_change_options options = {
         .cast = o->cast, .quantize = o->quantize, .dequantize = o->dequantize};
-    fy_job_target one = {.name = a->path};
+    fy_job_target one = {.name = a->path, .may_lack = c->sides[1].checkpoint->boxed != NULL};
     json_t *config = NULL;
     uint64_t least = 0, least_block = 0;
     ferry_status status = o->dequantize == NULL ? FERRY_OK : fy_config_load(a, &config, error);
@@ -289,6 +292,18 @@ static bool tick(void *context)
     return false;
 }
 
+/* Whether a has all that a tensor is made of: then that has a digest. */
+static bool has_whole(const fy_verify_work *c, uint32_t tensor)
+{
+    const fy_layout_job *plain = c->has_plain ? &c->plain : &c->sides[0].whole;
+    const fy_change *change = &c->sides[0].whole.changes[tensor];
+    uint32_t of = fy_change_is_made(change) ? change->weight : tensor;
+    bool reads_scales = change->kind == FY_DEQUANTIZED;
+    return !fy_job_lacks(plain, of) && !(reads_scales && fy_job_lacks(plain, change->scales)) &&
+           !(reads_scales && change->matrix_scales != FY_NONE &&
+             fy_job_lacks(plain, change->matrix_scales));
+}
+
 /* Of b in boxes a tensor is only hashed, if somebody wants that. */
 static ferry_status compare_tensor(fy_verify_work *c, fy_verify_worker *w, uint32_t a,
                                    ferry_error *error)
@@ -296,7 +311,8 @@ static ferry_status compare_tensor(fy_verify_work *c, fy_verify_worker *w, uint3
     if (c->sides[1].checkpoint->boxed == NULL) {
         return fy_verify_tensor(c, w, a, error);
     }
-    return c->options->visitor == NULL ? FERRY_OK : fy_verify_digest(c, w, a, error);
+    return c->options->visitor == NULL || !has_whole(c, a) ? FERRY_OK
+                                                           : fy_verify_digest(c, w, a, error);
 }
 
 /* A tensor in all its forms, so that the first that differs is the first in the order of a. Scales
@@ -352,6 +368,17 @@ static ferry_status run(fy_verify_work *c, ferry_error *error)
     return fy_crew_run(&job, error);
 }
 
+/* Whether a has all that the boxes of b are made of. */
+static ferry_status check_there(const fy_verify_work *c, ferry_error *error)
+{
+    fy_making_of making = {.boxed = c->sides[1].checkpoint->boxed,
+                           .number_in_job = c->number_in_a,
+                           .job = &c->sides[0].whole,
+                           .plain = c->has_plain ? &c->plain : &c->sides[0].whole,
+                           .status = FERRY_ERR_DIFFERENT};
+    return making.boxed == NULL ? FERRY_OK : fy_making_check(&making, error);
+}
+
 static ferry_status prepare(fy_verify_work *c, const ferry_checkpoint *a, const ferry_checkpoint *b,
                             ferry_error *error)
 {
@@ -371,6 +398,7 @@ static ferry_status prepare(fy_verify_work *c, const ferry_checkpoint *a, const 
     FY_TRY(b->boxed == NULL ? FERRY_OK
                             : fy_matrices_create(&c->sides[0].whole, &c->matrices, error));
     FY_TRY(verify_models(c, error));
+    FY_TRY(check_there(c, error));
     FY_TRY(open_side(&c->sides[1], b, NULL, NULL, a, error));
     for (uint32_t i = 0; i < c->buffers.n_threads; i++) {
         FY_TRY(make_worker(c, &c->workers[i], error));
@@ -382,7 +410,7 @@ static void visit(const fy_verify_work *c)
 {
     const ferry_checkpoint *b = c->sides[1].checkpoint;
     for (size_t i = 0; c->options->visitor != NULL && i < c->n_tensors; i++) {
-        if (c->twin[i] != FY_NONE) {
+        if (c->twin[i] != FY_NONE && has_whole(c, (uint32_t)i)) {
             const fy_ckpt_tensor *t = &b->tensors[c->twin[i]];
             uint64_t bits = fy_box_volume(t->shape, t->n_dims) * t->dtype.element_bits;
             c->options->visitor(c->options->context, t->name, fy_ceil_div(bits, 8), c->digests[i]);

@@ -7,7 +7,7 @@
 #include "model/lower_boxes.h"
 
 #include "base/checked.h"
-#include "base/sort.h"
+#include "layout/gap.h"
 
 #include <string.h>
 
@@ -231,69 +231,20 @@ static ferry_status list_feeds(assembling *a, uint32_t tensor, const fy_box *box
     return status;
 }
 
-/* Where a feed begins or ends on a dimension: the volume across that is fed from there on, or no
- * longer, which is taken off. */
-typedef struct feed_edge {
-    uint64_t at;
-    uint64_t more;
-} feed_edge;
-
-static int compare_edges(const void *a, const void *b)
-{
-    const feed_edge *x = a, *y = b;
-    return (x->at > y->at) - (x->at < y->at);
-}
-
-/* The first index of dimension d at which n feeds do not fill what lies across. */
-static uint64_t find_short(const fy_feed *feeds, size_t n, const fy_box *box, uint32_t n_dims,
-                           uint32_t d, feed_edge *edges)
-{
-    uint64_t full = fy_box_volume(box->length + d + 1, n_dims - d - 1), fed = 0, at = 0;
-    for (size_t i = 0; i < n; i++) {
-        uint32_t k = feeds[i].n_dims - n_dims + d;
-        uint64_t across = fy_box_volume(feeds[i].shape + k + 1, n_dims - d - 1);
-        edges[2 * i] = (feed_edge){.at = feeds[i].at[k], .more = across};
-        edges[2 * i + 1] =
-            (feed_edge){.at = feeds[i].at[k] + feeds[i].shape[k], .more = 0 - across};
-    }
-    fy_sort(edges, 2 * n, sizeof *edges, compare_edges);
-    for (size_t i = 0;;) {
-        for (; i < 2 * n && edges[i].at <= at; i++) {
-            fed += edges[i].more;
-        }
-        if (fed != full || i == 2 * n) {
-            return at;
-        }
-        at = edges[i].at;
-    }
-}
-
-/*
- * The first place of a box, in row-major order, that the feeds leave out. No place is fed twice, so
- * volumes say on which index of a dimension something is missing; only feeds that have that index
- * are looked at on the next.
- */
-static ferry_status find_missing(assembling *a, const fy_box *box, uint32_t n_dims,
+/* The first place of a box, in row-major order, that the feeds leave out. */
+static ferry_status find_missing(const assembling *a, const fy_box *box, uint32_t n_dims,
                                  uint64_t place[FERRY_MAX_DIMS], ferry_error *error)
 {
-    size_t n = a->n_feeds;
-    feed_edge *edges = fy_alloc(n, 2 * sizeof *edges);
-    FY_TRY(fy_check_memory(edges != NULL, "the sources of a tensor", error));
-    memset(place, 0, FERRY_MAX_DIMS * sizeof *place);
-    for (uint32_t d = 0; d < n_dims; d++) {
-        size_t kept = 0;
-        place[d] = find_short(a->feeds, n, box, n_dims, d, edges);
-        for (size_t i = 0; i < n; i++) {
-            uint32_t k = a->feeds[i].n_dims - n_dims + d;
-            if (place[d] >= a->feeds[i].at[k] &&
-                place[d] - a->feeds[i].at[k] < a->feeds[i].shape[k]) {
-                a->feeds[kept++] = a->feeds[i];
-            }
-        }
-        n = kept;
+    fy_box *fed = fy_alloc(a->n_feeds, sizeof *fed);
+    FY_TRY(fy_check_memory(fed != NULL, "the sources of a tensor", error));
+    for (size_t i = 0; i < a->n_feeds; i++) {
+        uint32_t pad = a->feeds[i].n_dims - n_dims;
+        memcpy(fed[i].begin, a->feeds[i].at + pad, n_dims * sizeof *fed[i].begin);
+        memcpy(fed[i].length, a->feeds[i].shape + pad, n_dims * sizeof *fed[i].length);
     }
-    fy_free(edges);
-    return FERRY_OK;
+    ferry_status status = fy_boxes_find_gap(fed, a->n_feeds, box->length, n_dims, place, error);
+    fy_free(fed);
+    return status;
 }
 
 /* Gives a tensor of the problem, a box of one of the spec, its feeds. */

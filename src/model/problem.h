@@ -132,6 +132,8 @@ typedef struct fy_problem {
     const struct fy_memory *memory[2];
     /* By variants of a destination in boxes, those that receivers make; NULL: there are none. */
     const fy_conversion **at_receivers;
+    /* Elements that no source has are left out of routes: who reads looks after that. */
+    bool may_lack;
 } fy_problem;
 
 /* A tensor as it is said, and its number. */

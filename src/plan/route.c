@@ -193,13 +193,18 @@ static ferry_status check_subset(const fy_problem *problem, const char *list, fy
                    unused->length < 200 ? (int)unused->length : 200, unused->text);
 }
 
+static bool lacks_some(const fy_tensor *tensor)
+{
+    return tensor->fragment != NULL && tensor->fragment->missing != NULL;
+}
+
 /* Sources in boxes may lack an element: only who wants it minds. */
 static ferry_status check_missing(const fy_problem *problem, const fy_tensor *tensor,
                                   ferry_error *error)
 {
     char index[24 * FERRY_MAX_DIMS] = "";
     size_t used = 0;
-    if (tensor->fragment == NULL || tensor->fragment->missing == NULL) {
+    if (!lacks_some(tensor) || problem->may_lack) {
         return FERRY_OK;
     }
     for (uint32_t d = 0; d < tensor->n_dims; d++) {
@@ -223,7 +228,7 @@ static ferry_status add_legs_in(fy_routes *routes, const fy_subset *subset, ferr
             continue;
         }
         ferry_status status = check_missing(problem, tensor, error);
-        if (tensor->n_feeds == 0 && status == FERRY_OK) {
+        if (tensor->n_feeds == 0 && !lacks_some(tensor) && status == FERRY_OK) {
             status = add_leg(routes, t, NULL, error);
         }
         for (uint32_t i = 0; i < tensor->n_feeds && status == FERRY_OK; i++) {

@@ -132,8 +132,6 @@ def boxed_cases():
         "no tensors": (drop_tensors, ["tensors"]),
         "a box of no tensor": (drop_tensor, ["b"]),
         "no parameter": (lambda files, layout: layout.update(boxes=[]), ["boxes"]),
-        "a part of a tensor": (lambda files, layout: layout["boxes"][0]["holds"][0].update(
-            shape=[3, 2]) or layout["boxes"][0].update(partial=True), ["a"]),
         "a mesh as well": (lambda files, layout: layout.update(mesh=[["tp", 3]]), ["boxes"]),
     }
     for name, (change, words) in rows.items():

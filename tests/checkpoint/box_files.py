@@ -17,7 +17,9 @@ from store import StoreError, Tensor, ferry_dtype, require, word_bits
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "oracle"))
 
-from box_random import draw_destination, draw_ranks, draw_source, fill_gaps  # noqa: E402
+from box_random import (Part, draw_box, draw_destination, draw_parameter,  # noqa: E402
+                        draw_ranks, draw_source, expanded, fill_gaps, listed_ranks, step_of,
+                        without_doubles)
 from ferry_boxes import Parameter  # noqa: E402
 from ferry_layout import offsets, row_major_strides, spans  # noqa: E402
 
@@ -129,6 +131,34 @@ def draw_side(rng, tensors, whole=False):
         fill_gaps(rng, entry, ferry_dtype(tensors[entry["holds"][0]["tensor"]].word))
     add_shapes(rng, entries)
     return {"boxes": entries}
+
+
+def draw_inside(rng, side, tensors):
+    """A side of parts of what another one holds; None: it holds nothing."""
+    logical = {name: Logical(tensors[name]) for name in held_tensors(side)}
+    entries = []
+    for entry in expanded(side)["boxes"]:
+        parts = []
+        for hold in entry["holds"]:
+            begin, shape = draw_box(rng, hold["shape"], step_of(logical[hold["tensor"]]))
+            begin = [a + b for a, b in zip(hold["begin"], begin)]
+            parts += [Part(hold["tensor"], begin, shape)] if 0 not in shape else []
+        chosen = rng.sample(parts, rng.randint(0, min(len(parts), 6)))
+        if chosen:
+            drawn = draw_parameter(rng, logical, chosen, "destination", entry["parameter"])
+            entries.append({"ranks": listed_ranks(entry), **drawn})
+    return {"boxes": without_doubles(entries)} if entries else None
+
+
+def held_elements(side, tensors):
+    """{tensor: the row-major numbers of the elements that a side holds}"""
+    logical = {name: Logical(tensors[name]) for name in held_tensors(side)}
+    held = {name: set() for name in logical}
+    for entry in side["boxes"]:
+        parameter = Parameter(entry, "destination", logical)
+        for name in {box.tensor for box in parameter.boxes}:
+            held[name].update(parameter.logical(logical[name]).values())
+    return held
 
 
 def layout_file(rng, side, tensors):

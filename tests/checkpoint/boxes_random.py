@@ -8,6 +8,7 @@ Case i of a run is made from seed S + i alone. The first failure prints its seed
 """
 
 import math
+import re
 import sys
 import tempfile
 from pathlib import Path
@@ -135,6 +136,62 @@ def check_back(ferry, folder, rng):
     must(store.tree(again) == store.tree(boxed), "to its own layout it changes")
 
 
+def check_parts(ferry, folder, rng):
+    """A folder that has only parts of tensors is a source of boxes within these; and the first
+    element that is not there is told, before anything is written."""
+    model, side = draw_case(rng)
+    source, tensors = write_source(ferry, folder, rng, model)
+    file, boxed = write_layout(folder, "boxes.json", side, rng), folder / "boxed"
+    ferry.reshard(source, file, boxed, *with_options(rng))
+    tensors = {name: tensors[name] for name in tensors if name in box_files.held_tensors(side)}
+    there = box_files.held_elements(side, tensors)
+    if any(len(there[name]) < math.prod(tensors[name].shape) for name in there):
+        done = ferry.call("reshard", boxed, "--to", "hf", "--out", folder / "no")
+        require_sentence(done)
+        must(any(shown_in(name, done.error) and len(there[name]) < math.prod(tensors[name].shape)
+                 for name in there) and not (folder / "no").exists(), str(done))
+    others = [side, box_files.draw_inside(rng, side, tensors), box_files.draw_side(rng, tensors)]
+    for number, other in enumerate(others):
+        if other is None or box_files.mixes_words(other, tensors):
+            continue
+        place = folder / ("part-%d" % number)
+        place.mkdir()
+        file = write_layout(place, "boxes.json", other, rng)
+        missing = {name: wanted - there[name]
+                   for name, wanted in box_files.held_elements(other, tensors).items()}
+        if any(missing.values()):
+            check_missing(ferry, place, (boxed, source, file), tensors, missing)
+            continue
+        ferry.reshard(boxed, file, place / "out", *with_options(rng))
+        box_files.check_boxed(place / "out", other, tensors, model)
+        shown = parse(ferry.verify(boxed, place / "out", "--json", *with_options(rng)))
+        must(shown["equal"] and {entry["name"] for entry in shown["tensors"]} == {
+            name for name in missing if len(there[name]) == math.prod(tensors[name].shape)},
+            "verify: %s" % shown)
+
+
+def check_missing(ferry, folder, paths, tensors, missing):
+    boxed, source, file = paths
+    ferry.reshard(source, file, folder / "all")
+    for done in (ferry.call("reshard", boxed, "--to", file, "--out", folder / "no"),
+                 ferry.call("reshard", boxed, "--to", file, "--out", folder / "no", "--dry-run"),
+                 ferry.verify(boxed, folder / "all")):
+        must("needs element" in done.error, str(done))
+        index = [int(i) for i in re.search(r"element \[([0-9, ]*)\]", done.error)[1].split(", ")
+                 if i]
+        must(any(shown_in(name, done.error) and len(index) == len(tensors[name].shape)
+                 and row_major(index, tensors[name].shape) in its
+                 for name, its in missing.items()), "%s: not in %s" % (done, missing))
+        must(done.code == 1 and not (folder / "no").exists(), str(done))
+
+
+def row_major(index, shape):
+    at = 0
+    for i, n in zip(index, shape):
+        at = at * n + i
+    return at
+
+
 def check_replicas(ferry, folder, rng, boxed):
     """A flipped bit shows within one checkpoint only where another place has the same element, or a
     fill, or nothing; with the other it always does."""
@@ -193,7 +250,7 @@ def check_kernel(ferry, folder, rng):
 def main():
     arguments = parser_of(__doc__, 100).parse_args()
     ferry = Ferry(arguments.ferry)
-    kinds = [("forth", check_forth), ("back", check_back)]
+    kinds = [("forth", check_forth), ("back", check_back), ("parts", check_parts)]
 
     def bound(function):
         return lambda folder, rng: function(ferry, folder, rng)
