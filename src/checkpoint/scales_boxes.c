@@ -2,9 +2,9 @@
 /*
  * The scales of what parameters of a result become codes of. Boxes may say where they lie, as of
  * any tensor; of a weight whose scales no box is of, they come in a parameter beside each that has
- * codes of it: of each weight the smallest box of scales that has those of all its boxes,
- * row-major, one behind the other as the codes lie. Scales of whole matrices likewise, in another
- * one.
+ * codes of it, matrix by matrix as the codes lie: so the scales of an expert stand where the expert
+ * stands, also where it is there twice. What several boxes have of one matrix shares the smallest
+ * box of scales that has those of all. Scales of whole matrices likewise, in another parameter.
  */
 #include "checkpoint/changes.h"
 
@@ -14,13 +14,30 @@
 #include <stdio.h>
 #include <string.h>
 
-/* What a parameter needs of the scales of one weight. */
+/* A box of codes whose scales nobody says. */
 typedef struct need {
     uint32_t parameter;
     uint32_t weight;
-    uint64_t offset; /* of the first code */
-    uint64_t begin[FERRY_MAX_DIMS], end[FERRY_MAX_DIMS];
+    uint32_t box;
 } need;
+
+/*
+ * What one box has of one matrix of a weight; then all that is of the matrix until an element of it
+ * comes a second time.
+ */
+typedef struct piece {
+    uint32_t weight;
+    uint64_t matrix;           /* row-major among those of the weight */
+    uint64_t offset;           /* of the first code; then of the first scale */
+    uint64_t begin[2], end[2]; /* rows and columns, of codes; then of scales */
+} piece;
+
+/* A loop over the pieces of a box: how far each turn goes. */
+typedef struct turns {
+    uint64_t count, matrix, offset, begin[2];
+} turns;
+
+enum { MOST_TURNS = FERRY_MAX_DIMS + FERRY_MAX_REPEATS };
 
 typedef struct adding {
     const ferry_spec *spec;
@@ -31,6 +48,10 @@ typedef struct adding {
     bool of_matrices; /* else of blocks */
     need *needs;
     size_t n, capacity;
+    piece *pieces; /* of a parameter */
+    size_t n_pieces, piece_capacity;
+    fy_strided *places; /* scratch: of pieces in their matrix */
+    size_t place_capacity;
 } adding;
 
 /* The scales of a weight that are at work; FY_NONE: it has none such. */
@@ -40,10 +61,9 @@ static uint32_t scales_of(const adding *a, uint32_t weight)
     return a->of_matrices ? change->matrix_scales : change->scales;
 }
 
-/* That of a need. */
-static const fy_tensor *tensor_of(const adding *a, const need *its)
+static const fy_tensor *scales_tensor(const adding *a, uint32_t weight)
 {
-    return &a->spec->tensors[scales_of(a, its->weight)];
+    return &a->spec->tensors[scales_of(a, weight)];
 }
 
 static int compare_numbers(uint64_t x, uint64_t y)
@@ -51,144 +71,364 @@ static int compare_numbers(uint64_t x, uint64_t y)
     return (x > y) - (x < y);
 }
 
-static int compare_by_weight(const void *a, const void *b)
+static int compare_needs(const void *a, const void *b)
 {
     const need *x = a, *y = b;
     int parameters = compare_numbers(x->parameter, y->parameter);
-    return parameters != 0 ? parameters : compare_numbers(x->weight, y->weight);
+    return parameters != 0 ? parameters : compare_numbers(x->box, y->box);
 }
 
 static int compare_by_place(const void *a, const void *b)
 {
-    const need *x = a, *y = b;
-    int parameters = compare_numbers(x->parameter, y->parameter);
-    int offsets = parameters != 0 ? parameters : compare_numbers(x->offset, y->offset);
-    return offsets != 0 ? offsets : compare_numbers(x->weight, y->weight);
+    const piece *x = a, *y = b;
+    return compare_numbers(x->offset, y->offset);
 }
 
-/* Of a box with its repeats; false: it has no element, or is none of this tensor, which is told
- * when the side is held against the tensors. */
-static bool find_need(const adding *a, const fy_said_box *box, need *its)
+static int compare_by_weight(const void *a, const void *b)
 {
-    const fy_tensor *weight = &a->spec->tensors[its->weight];
-    fy_box of, scales;
+    const piece *x = a, *y = b;
+    int weights = compare_numbers(x->weight, y->weight);
+    return weights != 0 ? weights : compare_by_place(a, b);
+}
+
+static int compare_by_matrix(const void *a, const void *b)
+{
+    const piece *x = a, *y = b;
+    int weights = compare_numbers(x->weight, y->weight);
+    int matrices = weights != 0 ? weights : compare_numbers(x->matrix, y->matrix);
+    return matrices != 0 ? matrices : compare_by_place(a, b);
+}
+
+/* ---- which boxes ---- */
+
+/* Whether a box with its repeats has elements, and all are of the weight: what is wrong is told
+ * when the side is held against the tensors. */
+static bool fits(const fy_said_box *box, const fy_tensor *weight)
+{
     if (box->n_dims != weight->n_dims) {
         return false;
     }
     for (uint32_t d = 0; d < box->n_dims; d++) {
         uint64_t end, reach;
-        bool fits = fy_add(box->numbers[d], fy_said_box_shape(box)[d], &end);
-        for (uint32_t r = 0; r < box->n_repeats && fits; r++) {
+        bool fit = fy_add(box->numbers[d], fy_said_box_shape(box)[d], &end);
+        for (uint32_t r = 0; r < box->n_repeats && fit; r++) {
             const uint64_t *repeat = fy_said_box_repeat(box, r);
-            fits = repeat[0] > 0 && fy_mul(repeat[0] - 1, repeat[2 + d], &reach) &&
-                   fy_add(end, reach, &end);
+            fit = repeat[0] > 0 && fy_mul(repeat[0] - 1, repeat[2 + d], &reach) &&
+                  fy_add(end, reach, &end);
         }
-        of.begin[d] = box->numbers[d];
-        of.length[d] = end - box->numbers[d];
-        if (!fits || fy_said_box_shape(box)[d] == 0 || end > weight->shape[d]) {
+        if (!fit || fy_said_box_shape(box)[d] == 0 || end > weight->shape[d]) {
             return false;
         }
-    }
-    fy_change_scales_box(&a->changes[its->weight].format, box->n_dims, &of, &scales);
-    /* Leading dimensions are those of the weight. */
-    for (uint32_t d = 0; d < tensor_of(a, its)->n_dims; d++) {
-        its->begin[d] = scales.begin[d];
-        its->end[d] = scales.begin[d] + scales.length[d];
     }
     return true;
 }
 
 static ferry_status list_needs(adding *a, ferry_error *error)
 {
+    a->n = 0;
     for (size_t i = 0; i < a->boxes->n_boxes; i++) {
         const fy_said_box *box = &a->boxes->boxes[i];
         uint32_t t = fy_spec_find_tensor(a->spec, a->boxes->tensors[box->tensor].name);
-        need its = {.parameter = box->parameter, .weight = t, .offset = box->offset};
         if (t == FY_NONE || a->changes[t].kind != FY_QUANTIZED || scales_of(a, t) == FY_NONE ||
-            a->is_said[scales_of(a, t)] || !find_need(a, box, &its)) {
+            a->is_said[scales_of(a, t)] || !fits(box, &a->spec->tensors[t])) {
             continue;
         }
         FY_TRY(FY_GROW(a->needs, a->capacity, a->n + 1, "the scales of a layout", error));
-        a->needs[a->n++] = its;
+        a->needs[a->n++] = (need){.parameter = box->parameter, .weight = t, .box = (uint32_t)i};
+    }
+    fy_sort(a->needs, a->n, sizeof *a->needs, compare_needs);
+    return FERRY_OK;
+}
+
+/* ---- pieces of matrices ---- */
+
+/* The loops over the pieces of a box: its repeats, and the dimensions before rows and columns. */
+static uint32_t list_turns(const fy_said_box *box, const fy_tensor *weight, turns all[MOST_TURNS])
+{
+    uint32_t n = 0, leading = box->n_dims - 2;
+    uint64_t matrices[FERRY_MAX_DIMS], stride = 1;
+    for (uint32_t d = leading; d-- > 0;) {
+        matrices[d] = stride;
+        stride *= weight->shape[d];
+    }
+    for (uint32_t r = 0; r < box->n_repeats; r++) {
+        const uint64_t *repeat = fy_said_box_repeat(box, r);
+        all[n] = (turns){.count = repeat[0],
+                         .offset = repeat[1],
+                         .begin = {repeat[2 + leading], repeat[3 + leading]}};
+        for (uint32_t d = 0; d < leading; d++) {
+            all[n].matrix += repeat[2 + d] * matrices[d];
+        }
+        n++;
+    }
+    for (uint32_t d = 0; d < leading; d++) {
+        all[n++] = (turns){.count = fy_said_box_shape(box)[d],
+                           .matrix = matrices[d],
+                           .offset = fy_said_box_strides(box)[d]};
+    }
+    return n;
+}
+
+static piece first_piece(const fy_said_box *box, uint32_t number, const turns *all)
+{
+    uint32_t leading = box->n_dims - 2;
+    const turns *dims = all + box->n_repeats;
+    piece its = {.weight = number, .offset = box->offset};
+    for (uint32_t d = 0; d < leading; d++) {
+        its.matrix += box->numbers[d] * dims[d].matrix;
+    }
+    for (uint32_t i = 0; i < 2; i++) {
+        its.begin[i] = box->numbers[leading + i];
+        its.end[i] = its.begin[i] + fy_said_box_shape(box)[leading + i];
+    }
+    return its;
+}
+
+static ferry_status fail_many(const adding *a, const need *its, ferry_error *error)
+{
+    return fy_fail(
+        error, FERRY_ERR_LIMIT,
+        "%s: parameter \"%.400s\" has parts of more than %d matrices that are quantized; "
+        "say where their scales lie by boxes of \"%.400s\"",
+        a->side_name, a->boxes->parameters[its->parameter].name, FY_MAX_BOXES,
+        scales_tensor(a, its->weight)->name);
+}
+
+static ferry_status add_pieces(adding *a, const need *its, ferry_error *error)
+{
+    const fy_said_box *box = &a->boxes->boxes[its->box];
+    turns all[MOST_TURNS];
+    uint32_t n_turns = list_turns(box, &a->spec->tensors[its->weight], all);
+    uint64_t n = 1;
+    for (uint32_t l = 0; l < n_turns; l++) {
+        if (!fy_mul(n, all[l].count, &n) || n + a->n_pieces > FY_MAX_BOXES) {
+            return fail_many(a, its, error);
+        }
+    }
+    FY_TRY(FY_GROW(a->pieces, a->piece_capacity, a->n_pieces + (size_t)n, "the scales of a layout",
+                   error));
+    for (uint64_t i = 0; i < n; i++) {
+        piece at = first_piece(box, its->weight, all);
+        uint64_t rest = i;
+        for (uint32_t l = n_turns; l-- > 0; rest /= all[l].count) {
+            uint64_t turn = rest % all[l].count;
+            at.matrix += turn * all[l].matrix;
+            at.offset += turn * all[l].offset;
+            for (uint32_t d = 0; d < 2; d++) {
+                at.begin[d] += turn * all[l].begin[d];
+                at.end[d] += turn * all[l].begin[d];
+            }
+        }
+        a->pieces[a->n_pieces++] = at;
     }
     return FERRY_OK;
 }
 
-/* Of each parameter and weight one. */
-static void join_needs(adding *a)
+/* ---- pieces that are one copy of a matrix ---- */
+
+/* Whether no two of some pieces of a matrix have an element in common. */
+static ferry_status are_apart(adding *a, const piece *pieces, size_t n, bool *are_out,
+                              ferry_error *error)
 {
-    size_t kept = 0;
-    fy_sort(a->needs, a->n, sizeof *a->needs, compare_by_weight);
-    for (size_t i = 0; i < a->n; i++) {
-        const need *its = &a->needs[i];
-        need *last = kept == 0 ? NULL : &a->needs[kept - 1];
-        if (last == NULL || compare_by_weight(last, its) != 0) {
-            a->needs[kept++] = *its;
-            continue;
-        }
-        last->offset = fy_min(last->offset, its->offset);
-        for (uint32_t d = 0; d < tensor_of(a, its)->n_dims; d++) {
-            last->begin[d] = fy_min(last->begin[d], its->begin[d]);
-            last->end[d] = fy_max(last->end[d], its->end[d]);
-        }
+    const fy_tensor *weight = &a->spec->tensors[pieces->weight];
+    uint64_t columns = weight->shape[weight->n_dims - 1], place = 0;
+    uint64_t budget = fy_strided_budget(n);
+    size_t one = n, other = n;
+    FY_TRY(FY_GROW(a->places, a->place_capacity, n, "the scales of a layout", error));
+    for (size_t i = 0; i < n; i++) {
+        const piece *its = &pieces[i];
+        a->places[i] =
+            (fy_strided){.offset = its->begin[0] * columns + its->begin[1],
+                         .n_loops = 2,
+                         .count = {its->end[0] - its->begin[0], its->end[1] - its->begin[1]},
+                         .stride = {columns, 1}};
+        fy_strided_simplify(&a->places[i]);
     }
-    a->n = kept;
-    fy_sort(a->needs, a->n, sizeof *a->needs, compare_by_place);
+    FY_TRY(fy_strided_find_meeting(a->places, n, &budget, &one, &other, &place, error));
+    *are_out = one == n;
+    return FERRY_OK;
 }
 
-/* Row-major, from an offset on; *elements_inout: of all before, and then with it. */
-static ferry_status add_box(adding *a, const need *its, size_t parameter, uint64_t *elements_inout,
+static bool meet(const piece *a, const piece *b)
+{
+    return a->begin[0] < b->end[0] && b->begin[0] < a->end[0] && a->begin[1] < b->end[1] &&
+           b->begin[1] < a->end[1];
+}
+
+static void widen(piece *all, const piece *more)
+{
+    for (uint32_t d = 0; d < 2; d++) {
+        all->begin[d] = fy_min(all->begin[d], more->begin[d]);
+        all->end[d] = fy_max(all->end[d], more->end[d]);
+    }
+}
+
+/*
+ * How many of n pieces of a matrix, from the first on, are apart. Mostly the boxes around them
+ * tell; else ever more pieces are looked at, and then the number is halved in: so each is looked at
+ * a few times.
+ */
+static ferry_status count_apart(adding *a, const piece *pieces, size_t n, size_t *count_out,
+                                ferry_error *error)
+{
+    piece around = *pieces;
+    size_t apart = 1, met = n + 1, step = 1;
+    while (apart < n && !meet(&around, &pieces[apart])) {
+        widen(&around, &pieces[apart++]);
+    }
+    for (; apart < n && apart + 1 < met; step *= 2) {
+        size_t tried = met <= n ? apart + (met - apart) / 2 : fy_min(apart + step, n);
+        bool are = false;
+        FY_TRY(are_apart(a, pieces, tried, &are, error));
+        *(are ? &apart : &met) = tried;
+    }
+    *count_out = apart;
+    return FERRY_OK;
+}
+
+/* The pieces of each copy of a matrix become one, in place. */
+static ferry_status join_copies(adding *a, ferry_error *error)
+{
+    piece *all = a->pieces;
+    size_t kept = 0, end = 0;
+    fy_sort(all, a->n_pieces, sizeof *all, compare_by_matrix);
+    for (size_t i = 0, count; i < a->n_pieces; i += count) {
+        for (end = fy_max(end, i); end < a->n_pieces && all[end].weight == all[i].weight &&
+                                   all[end].matrix == all[i].matrix;) {
+            end++;
+        }
+        FY_TRY(count_apart(a, &all[i], end - i, &count, error));
+        piece copy = all[i];
+        for (size_t k = 1; k < count; k++) {
+            widen(&copy, &all[i + k]);
+        }
+        all[kept++] = copy;
+    }
+    a->n_pieces = kept;
+    return FERRY_OK;
+}
+
+/* ---- their scales ---- */
+
+static uint64_t volume_of(const piece *its)
+{
+    return (its->end[0] - its->begin[0]) * (its->end[1] - its->begin[1]);
+}
+
+/* Makes codes scales, one behind the other in the order of the codes. */
+static ferry_status place_scales(adding *a, const need *its, uint64_t *elements_out,
+                                 ferry_error *error)
+{
+    uint64_t elements = 0;
+    fy_sort(a->pieces, a->n_pieces, sizeof *a->pieces, compare_by_place);
+    for (size_t i = 0; i < a->n_pieces; i++) {
+        piece *p = &a->pieces[i];
+        const uint64_t *block = a->changes[p->weight].format.block;
+        for (uint32_t d = 0; d < 2; d++) {
+            p->begin[d] = a->of_matrices ? 0 : p->begin[d] / block[d];
+            p->end[d] = a->of_matrices ? 1 : fy_ceil_div(p->end[d], block[d]);
+        }
+        p->offset = elements;
+        if (!fy_add(elements, volume_of(p), &elements)) {
+            return fail_many(a, its, error);
+        }
+    }
+    *elements_out = elements;
+    return FERRY_OK;
+}
+
+/* How many of n, from one on, are of matrices in even steps, and lie so. */
+static size_t count_even(const adding *a, const piece *p, size_t n)
+{
+    const fy_tensor *weight = &a->spec->tensors[p->weight];
+    uint64_t last = weight->n_dims > 2 ? weight->shape[weight->n_dims - 3] : 1;
+    size_t count = 1;
+    bool is_even = true;
+    while (count < n && is_even) {
+        const piece *its = &p[count], *before = its - 1;
+        is_even = its->weight == p->weight && its->matrix / last == p->matrix / last &&
+                  its->matrix > before->matrix &&
+                  memcmp(its->begin, p->begin, sizeof p->begin) == 0 &&
+                  memcmp(its->end, p->end, sizeof p->end) == 0 &&
+                  its->matrix - before->matrix == p[1].matrix - p->matrix &&
+                  its->offset - before->offset == p[1].offset - p->offset;
+        count += is_even;
+    }
+    return count;
+}
+
+/* Even ones as one box: steps of one are its shape, others repeats. */
+static ferry_status add_box(adding *a, const piece *p, size_t count, size_t parameter,
                             ferry_error *error)
 {
-    const fy_tensor *scales = tensor_of(a, its);
+    const fy_tensor *weight = &a->spec->tensors[p->weight];
     ferry_side_box box = FERRY_SIDE_BOX_INIT;
-    uint64_t stride = 1; /* no more than the scales that there are */
-    box.tensor = scales->name;
-    box.n_dims = scales->n_dims;
-    box.offset = *elements_inout;
-    for (uint32_t d = scales->n_dims; d-- > 0;) {
-        box.begin[d] = its->begin[d];
-        box.shape[d] = its->end[d] - its->begin[d];
-        box.strides[d] = stride;
-        stride *= box.shape[d];
+    uint32_t leading = weight->n_dims - 2;
+    uint64_t rest = p->matrix;
+    box.tensor = scales_tensor(a, p->weight)->name;
+    box.n_dims = scales_tensor(a, p->weight)->n_dims;
+    box.offset = p->offset;
+    for (uint32_t d = leading; d-- > 0; rest /= weight->shape[d]) {
+        box.begin[d] = rest % weight->shape[d];
+        box.shape[d] = 1;
+        box.strides[d] = volume_of(p);
     }
-    *elements_inout += stride;
+    for (uint32_t i = 0; leading + i < box.n_dims; i++) {
+        box.begin[leading + i] = p->begin[i];
+        box.shape[leading + i] = p->end[i] - p->begin[i];
+        box.strides[leading + i] = i == 0 ? p->end[1] - p->begin[1] : 1;
+    }
+    if (count > 1 && p[1].matrix - p->matrix == 1) {
+        box.shape[leading - 1] = count;
+        box.strides[leading - 1] = p[1].offset - p->offset;
+    } else if (count > 1) {
+        box.n_repeats = 1;
+        box.repeats[0] = (ferry_side_repeat){.count = count, .offset = p[1].offset - p->offset};
+        box.repeats[0].begin[leading - 1] = p[1].matrix - p->matrix;
+    }
     return ferry_side_add_box(a->boxes, parameter, &box, error);
 }
 
-/* The leading dimensions of the codes in files, where it has as many elements as those. */
-static ferry_status set_leading_shape(const adding *a, const need *needs, size_t parameter,
+static ferry_status add_boxes(adding *a, size_t parameter, ferry_error *error)
+{
+    fy_sort(a->pieces, a->n_pieces, sizeof *a->pieces, compare_by_weight);
+    for (size_t i = 0, count; i < a->n_pieces; i += count) {
+        count = count_even(a, &a->pieces[i], a->n_pieces - i);
+        FY_TRY(add_box(a, &a->pieces[i], count, parameter, error));
+    }
+    return FERRY_OK;
+}
+
+/* The leading dimensions of the codes in files, and one more where each place of them has several
+ * matrices; where it has as many elements as that. */
+static ferry_status set_leading_shape(const adding *a, const fy_parameter *of, size_t parameter,
                                       uint64_t elements, ferry_error *error)
 {
-    const fy_parameter *of = &a->boxes->parameters[needs->parameter];
-    uint64_t all = 1;
-    if (of->shape == NULL || of->n_dims < 2) {
+    uint64_t shape[FERRY_MAX_DIMS], all = 1;
+    uint32_t n = 0;
+    for (; n + 2 < of->n_dims; n++) {
+        shape[n] = of->shape[n];
+        all *= of->shape[n]; /* of the elements of a parameter: no overflow */
+    }
+    if (all == 0 || elements % all != 0 || (n == 0 && elements > 1)) {
         return FERRY_OK;
     }
-    for (uint32_t d = 0; d + 2 < of->n_dims; d++) {
-        all *= of->shape[d]; /* of the elements of a parameter: no overflow */
+    if (elements > all) {
+        shape[n++] = elements / all;
     }
-    return all != elements
-               ? FERRY_OK
-               : ferry_side_set_shape(a->boxes, parameter, of->n_dims - 2, of->shape, error);
+    return ferry_side_set_shape(a->boxes, parameter, n, shape, error);
 }
 
 /* As many dimensions as the codes have in files, where boxes beside each other are rows of one. */
-static ferry_status set_shape(const adding *a, const need *needs, size_t n, size_t parameter,
+static ferry_status set_shape(const adding *a, const fy_parameter *of, size_t parameter,
                               uint64_t elements, ferry_error *error)
 {
-    const fy_parameter *of = &a->boxes->parameters[needs->parameter];
-    uint64_t shape[FERRY_MAX_DIMS], columns = 0, rest = 1;
-    if (of->shape == NULL || of->n_dims < 2) {
-        return FERRY_OK;
-    }
-    for (size_t i = 0; i < n; i++) {
-        uint32_t last = a->spec->tensors[needs[i].weight].n_dims - 1;
-        uint64_t its = needs[i].end[last] - needs[i].begin[last];
-        if (i > 0 && its != columns) {
+    uint64_t shape[FERRY_MAX_DIMS], rest = 1;
+    uint64_t columns = a->pieces->end[1] - a->pieces->begin[1];
+    for (size_t i = 0; i < a->n_pieces; i++) {
+        if (a->pieces[i].end[1] - a->pieces[i].begin[1] != columns) {
             return FERRY_OK;
         }
-        columns = its;
     }
     for (uint32_t d = 0; d + 2 < of->n_dims; d++) {
         shape[d] = of->shape[d];
@@ -202,39 +442,33 @@ static ferry_status set_shape(const adding *a, const need *needs, size_t n, size
     return ferry_side_set_shape(a->boxes, parameter, of->n_dims, shape, error);
 }
 
-/* What stands beside a parameter, whose needs these are. */
-static ferry_status add_parameter(adding *a, const need *needs, size_t n, ferry_error *error)
+/* What stands beside a parameter, of whose boxes the first needs it. */
+static ferry_status add_parameter(adding *a, const need *its, uint64_t elements, ferry_error *error)
 {
-    const fy_parameter *of = &a->boxes->parameters[needs->parameter];
-    const fy_change *change = &a->changes[needs->weight];
+    const fy_parameter *of = &a->boxes->parameters[its->parameter];
+    const fy_change *change = &a->changes[its->weight];
     const char *suffix =
         a->of_matrices ? FY_MATRIX_SCALES_SUFFIX : fy_scales_suffix(&change->format);
-    ferry_dtype dtype = a->changes[scales_of(a, needs->weight)].dtype;
+    ferry_dtype dtype = a->changes[scales_of(a, its->weight)].dtype;
     const fy_rank_list *list = &a->boxes->lists[of->ranks];
     char name[FERRY_NAME_BYTES];
     size_t number;
-    uint64_t elements = 0, all = 0;
     int length = snprintf(name, sizeof name, "%s%s", of->name, suffix);
     if (length < 0 || (size_t)length >= sizeof name) {
         return fy_fail(error, FERRY_ERR_INVALID_INPUT,
                        "%s: parameter \"%.400s\": the name of its scales would be longer than %d "
                        "bytes; say where they lie by boxes of \"%.400s\"",
-                       a->side_name, of->name, FERRY_NAME_BYTES - 1, tensor_of(a, needs)->name);
-    }
-    for (size_t i = 0; i < n; i++) {
-        uint64_t its = 1;
-        for (uint32_t d = 0; d < tensor_of(a, &needs[i])->n_dims; d++) {
-            its *= needs[i].end[d] - needs[i].begin[d];
-        }
-        elements += its;
+                       a->side_name, of->name, FERRY_NAME_BYTES - 1,
+                       scales_tensor(a, its->weight)->name);
     }
     FY_TRY(ferry_side_add_parameter(a->boxes, list->ranks, list->n, name, &dtype, elements, 0,
                                     &number, error));
-    for (size_t i = 0; i < n; i++) {
-        FY_TRY(add_box(a, &needs[i], number, &all, error));
+    of = &a->boxes->parameters[its->parameter]; /* they may have moved */
+    if (of->shape != NULL && of->n_dims >= 2) {
+        FY_TRY(a->of_matrices ? set_leading_shape(a, of, number, elements, error)
+                              : set_shape(a, of, number, elements, error));
     }
-    return a->of_matrices ? set_leading_shape(a, needs, number, elements, error)
-                          : set_shape(a, needs, n, number, elements, error);
+    return add_boxes(a, number, error);
 }
 
 static void note_said(adding *a)
@@ -248,15 +482,17 @@ static void note_said(adding *a)
 
 static ferry_status add_all(adding *a, bool of_matrices, ferry_error *error)
 {
+    uint64_t elements = 0;
     a->of_matrices = of_matrices;
-    a->n = 0;
     FY_TRY(list_needs(a, error));
-    join_needs(a);
-    for (size_t i = 0, n; i < a->n; i += n) {
-        for (n = 1; i + n < a->n && a->needs[i + n].parameter == a->needs[i].parameter;) {
-            n++;
+    for (size_t i = 0, end; i < a->n; i = end) {
+        a->n_pieces = 0;
+        for (end = i; end < a->n && a->needs[end].parameter == a->needs[i].parameter; end++) {
+            FY_TRY(add_pieces(a, &a->needs[end], error));
         }
-        FY_TRY(add_parameter(a, &a->needs[i], n, error));
+        FY_TRY(join_copies(a, error));
+        FY_TRY(place_scales(a, &a->needs[i], &elements, error));
+        FY_TRY(add_parameter(a, &a->needs[i], elements, error));
     }
     return FERRY_OK;
 }
@@ -272,5 +508,7 @@ ferry_status fy_changes_add_scale_boxes(const ferry_spec *spec, const fy_change 
     FY_THEN(status, add_all(&a, true, error));
     fy_free(a.is_said);
     fy_free(a.needs);
+    fy_free(a.pieces);
+    fy_free(a.places);
     return status;
 }

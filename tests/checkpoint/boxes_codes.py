@@ -19,6 +19,7 @@ import models
 import store
 from box_files import Logical, Parameter, can_be_boxed, held_tensors
 from boxes_values import whole_entry
+from ferry_layout import row_major_strides
 from quantize_random import (COVER, Definitions, Format, draw_format, draw_values, draw_weights,
                              is_weight)
 from reshard_random import with_options, write_layout
@@ -75,48 +76,75 @@ class Case:
 
     def scales_of(self, entry, said, suffix):
         """What stands beside a parameter, by the elements of its memory; None: nothing."""
+        copies = self.copies_in(entry, said, suffix)
+        if not copies:
+            return None
+        holds, at = [], 0
+        for copy in copies:
+            blocks = [self.block_of(index)[:len(self.made[copy.name + suffix].shape)]
+                      for index in copy.elements]
+            begin = [min(axis) for axis in zip(*blocks)]
+            shape = [max(axis) + 1 - first for axis, first in zip(zip(*blocks), begin)]
+            holds.append({"tensor": copy.name + suffix, "begin": begin, "shape": shape,
+                          "offset": at, "strides": row_major_strides(shape)})
+            at += math.prod(shape)
+        made = {"ranks": entry["ranks"] if "ranks" in entry else [entry["rank"]],
+                "parameter": entry["parameter"] + suffix, "elements": at, "holds": holds}
+        shape = scales_shape(entry.get("shape", []), at, None if suffix == "_scale_2" else
+                             {hold["shape"][-1] for hold in holds})
+        return made if shape is None else {**made, "shape": shape}
+
+    def copies_in(self, entry, said, suffix):
+        """Of each matrix what lies here until an element of it comes again, as it comes."""
         logical = {name: Logical(tensor) for name, tensor in self.made.items()
                    if can_be_boxed(tensor)}
-        parameter, needs = Parameter(entry, "destination", logical), {}
-        for given in parameter.memory:
+        pieces = {}  # of one box and one matrix: the elements, in the order in which each begins
+        for given in Parameter(entry, "destination", logical).memory:
             if given is None or given[0].bits is not None:
                 continue
             box, place = given
-            if box.tensor + suffix not in self.made or box.tensor + suffix in said:
-                continue
-            block = self.block_of(box, place)[:len(self.made[box.tensor + suffix].shape)]
-            low, high = needs.setdefault(box.tensor, (block, block))
-            needs[box.tensor] = tuple(map(min, low, block)), tuple(map(max, high, block))
-        if not needs:
-            return None
-        holds, elements = [], 0
-        for name, (low, high) in needs.items():  # by their first elements
-            shape = [b - a + 1 for a, b in zip(low, high)]
-            strides = [math.prod(shape[d + 1:]) for d in range(len(shape))]
-            holds.append({"tensor": name + suffix, "begin": list(low), "shape": shape,
-                          "offset": elements, "strides": strides})
-            elements += math.prod(shape)
-        made = {"ranks": parameter.ranks, "parameter": parameter.name + suffix,
-                "elements": elements, "holds": holds}
-        shape = entry.get("shape", [])
-        if suffix == "_scale_2":
-            if len(shape) >= 2 and math.prod(shape[:-2]) == elements:
-                made["shape"] = shape[:-2]
-            return made
-        columns = {hold["shape"][-1] for hold in holds}
-        if len(shape) >= 2 and len(columns) == 1:
-            rest = math.prod(shape[:-2]) * min(columns)
-            if elements % rest == 0:
-                made["shape"] = shape[:-2] + [elements // rest, min(columns)]
-        return made
+            if box.tensor + suffix in self.made and box.tensor + suffix not in said:
+                index = index_of(box, place)
+                pieces.setdefault((id(box), index[:-2]), (box.tensor, set()))[1].add(index)
+        copies, last = [], {}
+        for (_, matrix), (name, elements) in pieces.items():
+            copy = last.get((name, matrix))
+            if copy is None or not copy.elements.isdisjoint(elements):
+                copy = last[name, matrix] = Copy(name)
+                copies.append(copy)
+            copy.elements |= elements
+        return copies
 
-    def block_of(self, box, place):
-        index = []
-        for n in reversed(box.shape):
-            index.insert(0, place % n)
-            place //= n
-        index = [begin + i for begin, i in zip(box.begin, index)]
-        return tuple(index[:-2] + [i // b for i, b in zip(index[-2:], self.form.block)])
+    def block_of(self, index):
+        return index[:-2] + tuple(i // b for i, b in zip(index[-2:], self.form.block))
+
+
+class Copy:
+    """What a parameter has of a matrix, once."""
+
+    def __init__(self, name):
+        self.name, self.elements = name, set()
+
+
+def index_of(box, place):
+    index = []
+    for n in reversed(box.shape):
+        index.insert(0, place % n)
+        place //= n
+    return tuple(begin + i for begin, i in zip(box.begin, index))
+
+
+def scales_shape(codes, n, widths):
+    """That of n scales beside codes of a shape: rows of one width, or single ones; None: none."""
+    leading, lines = codes[:-2], math.prod(codes[:-2])
+    if len(codes) < 2 or n % lines != 0:
+        return None
+    if widths is None:
+        alone = [*leading, n // lines] if leading and n > lines else leading
+        return alone if math.prod(alone) == n else None
+    columns = min(widths)
+    return [*leading, n // lines // columns, columns] \
+        if len(widths) == 1 and n % (lines * columns) == 0 else None
 
 
 # ---- cases ---------------------------------------------------------------------------------------
@@ -301,6 +329,155 @@ def check_stack(ferry, definitions, folder, rng):
     check_left_out(case, entry)
 
 
+def stack_entry(name, order, shape, n_weights=1):
+    """A parameter with a matrix of some weights in each place, in the order that is listed."""
+    size = math.prod(shape[-2:])
+    return {"rank": 0, "parameter": name, "elements": len(order) * size,
+            "shape": [len(order) // n_weights, n_weights * shape[-2], shape[-1]], "holds": [
+                {"tensor": of, "begin": [expert, 0, 0], "shape": [1, *shape[-2:]],
+                 "offset": at * size, "strides": [size, shape[-1], 1]}
+                for at, (of, expert) in enumerate(order)]}
+
+
+def check_experts(ferry, definitions, text, folder, rng):
+    """Scales of stacks lie as the codes do: in another order, twice, some left out, every second
+    one, two weights in turn, a part, and one matrix in pieces."""
+    form, model, shape = Format(text), models.Model(), [6, 136, 160]
+    up, down = ("layers.0.mlp.experts.%s_proj" % part for part in ("up", "down"))
+    for name in (up, down):
+        model.add(name, "BF16", shape, draw_values(rng, "BF16", math.prod(shape)))
+    case, size = Case(ferry, definitions, folder, rng, form, model), math.prod(shape[-2:])
+    orders = {"moved": [(up, 5), (up, 1), (up, 1), (up, 3)], "comb": [(up, 1), (up, 3), (up, 5)],
+              "part": [(down, 2), (down, 3), (down, 4)], "alone": [(down, 5)],
+              "turns": [(of, expert) for expert in range(6) for of in (down, up)]}
+    said = {name: stack_entry(name, order, shape, 2 if name == "turns" else 1)
+            for name, order in orders.items()}
+    said["comb"]["holds"] = [{**said["comb"]["holds"][0], "repeat": [
+        {"count": 3, "begin": [2, 0, 0], "offset": size}]}]
+    said["part"]["holds"] = [{**said["part"]["holds"][0], "shape": [3, *shape[-2:]]}]
+    said["turns"]["holds"] = [{**hold, "shape": shape, "strides": [2 * size, shape[-1], 1]}
+                              for hold in said["turns"]["holds"][:2]]
+    whole, cut = said["alone"]["holds"][0], 64
+    said["alone"]["holds"] = [  # rows from the middle on, then those before
+        {**whole, "begin": [5, cut, 0], "shape": [1, shape[1] - cut, shape[2]]},
+        {**whole, "shape": [1, cut, shape[2]], "offset": size - cut * shape[2]}]
+    file = write_layout(folder, "boxes.json", {"boxes": list(said.values())}, rng)
+    ferry.reshard(case.source, file, folder / "out", *case.option, *with_options(rng))
+    found = store.read_file(folder / "out" / store.rank_name(0)).by_name
+    for name, order in orders.items():
+        leading = [6, 2] if name == "turns" else [len(order)]
+        for suffix in case.suffixes:
+            wanted = b"".join(matrix_of(case.made[of + suffix], expert, shape[0])
+                              for of, expert in order)
+            rows, columns = case.form.scales_shape(shape)[-2:]
+            its = leading if suffix == "_scale_2" else \
+                [leading[0], len(order) // leading[0] * rows, columns]
+            must(found[name + suffix].shape == its and found[name + suffix].data == wanted,
+                 "%s%s is %s" % (name, suffix, found[name + suffix]))
+    must(len(found) == len(orders) * (1 + len(case.suffixes)), "parameters %s" % list(found))
+    done = ferry.verify(case.source, folder / "out", *case.option)
+    must(done.code == 0 and done.error == "", str(done))
+    ferry.reshard(folder / "out", "hf", folder / "back", "--dequantize=" + form.text)
+    check_logical(folder / "back", {name: definitions.dequantize(form, case.made, name, "BF16")
+                                    for name in (up, down)}, model)
+
+
+def matrix_of(tensor, number, n):
+    size = len(tensor.data) // n
+    return tensor.data[number * size:(number + 1) * size]
+
+
+def check_parts(ferry, definitions, folder, rng):
+    """Of a folder that has parts of the values: codes where all of a block is there, and of f4 all
+    of a matrix; and then values of these codes."""
+    case = Case(ferry, definitions, folder, rng)
+    there = {name: draw_part(rng, case, tensor) for name, tensor in case.model.tensors.items()}
+    boxed, good, bad = folder / "parts", None, None
+    ferry.reshard(folder / "logical", write_layout(folder, "parts.json", {"boxes": [
+        part_entry(name, begin, shape) for name, (begin, shape) in there.items()]}, rng), boxed)
+    for _ in range(30):
+        side = box_files.draw_side(rng, case.made)
+        if side is None or not any(map(is_weight, held_tensors(side))):
+            continue
+        if all(needs_of(case, case.with_scales(side), there)):
+            good = side
+        else:
+            bad = side
+    for name, side in (("good", good), ("bad", bad)):
+        if side is None:
+            continue
+        file = write_layout(folder, name + ".json", side, rng)
+        ferry.reshard(folder / "logical", file, folder / name, *case.option)
+        made = ferry.call("reshard", boxed, "--to", file, "--out", folder / (name + "-made"),
+                          *case.option, *with_options(rng))
+        compared = ferry.verify(boxed, folder / name, *case.option, "--json")
+        must(made.code == compared.code == int(side is bad), "%s: %s %s" % (name, made, compared))
+        if side is bad:
+            require_sentence(made, "needs element", "has it")
+            must("needs element" in json.loads(compared.out)["difference"], str(compared))
+            continue
+        must(store.tree(folder / name) == store.tree(folder / "good-made"), "other bytes")
+        check_values_of_parts(case, definitions, side)
+
+
+def draw_part(rng, case, tensor):
+    """A box of a tensor: whole matrices, or rows that begin anywhere."""
+    begin, shape = [0] * len(tensor.shape), list(tensor.shape)
+    if len(shape) > 1 and rng.random() < 0.6:
+        d = 0 if len(shape) > 2 or not is_weight(tensor.name) else len(shape) - 2
+        shape[d] = rng.randint(min(1, shape[d]), shape[d])
+        begin[d] = rng.randint(0, tensor.shape[d] - shape[d])
+    return begin, shape
+
+
+def part_entry(name, begin, shape):
+    return {"rank": 0, "parameter": name, "elements": math.prod(shape), "holds": [
+        {"tensor": name, "begin": begin, "shape": shape, "offset": 0,
+         "strides": row_major_strides(shape)}]}
+
+
+def needs_of(case, side, there):
+    """Whether what each element of a side is made of lies in one box of its tensor."""
+    logical = {name: Logical(tensor) for name, tensor in case.made.items() if can_be_boxed(tensor)}
+    for entry in side["boxes"]:
+        for given in Parameter(entry, "destination", logical).memory:
+            if given is None or given[0].bits is not None:
+                continue
+            name, index = given[0].tensor, index_of(*given)
+            of = case.weight_of(name) or name
+            spans = [(i, i + 1) for i in index]
+            if is_weight(of):
+                shape = case.model.tensors[of].shape
+                block = index if name != of else case.block_of(index)
+                rest = [(b * n, min(b * n + n, end)) for b, n, end in
+                        zip(block[len(shape) - 2:], case.form.block, shape[-2:])]
+                if case.form.has_matrix_scales:
+                    rest = [(0, end) for end in shape[-2:]]
+                spans = spans[:len(shape) - 2] + rest
+            yield all(low >= b and high <= b + n
+                      for (low, high), b, n in zip(spans, *there[of]))
+
+
+def check_values_of_parts(case, definitions, side):
+    """Where the side says no scales, those beside its codes are all that values need."""
+    ferry, folder, form = case.ferry, case.folder, case.form
+    if any(map(case.weight_of, held_tensors(side))):
+        return
+    boxes = [{key: entry[key] for key in entry if key not in ("dtype", "fill")}
+             for entry in side["boxes"] if any(map(is_weight, held_tensors({"boxes": [entry]})))]
+    values = {"boxes": [{**entry, "partial": True} for entry in boxes]}
+    names = held_tensors(values)
+    if not all(map(is_weight, names)):
+        return
+    made = {name: definitions.dequantize(form, case.made, name, "BF16") for name in names}
+    ferry.reshard(folder / "good", write_layout(folder, "values.json", values, case.rng),
+                  folder / "values", "--dequantize=" + form.text, *with_options(case.rng))
+    model = models.Model()
+    box_files.check_boxed(folder / "values", values, made, model)
+    done = ferry.verify(folder / "good", folder / "values", "--dequantize=" + form.text)
+    must(done.code == 0, str(done))
+
+
 def check_left_out(case, entry):
     """A subset without what boxes quantize: config.json says nothing of codes."""
     norm = Tensor("norm", "BF16", [4], bytes(8))
@@ -463,7 +640,11 @@ def check_bad_said(ferry, folder, rng):
         Tensor(name, "BF16", [8, 16], bytes(256)), Tensor("norm", "BF16", [4], bytes(8)),
         Tensor(star, "BF16", [8, 16], bytes(256)), Tensor("n", "I16", [8, 16], bytes(256)),
         Tensor("codes", "F8_E4M3", [8, 16], bytes(128)),
-        Tensor("codes_scale_inv", "F32", [4, 4], bytes(64))], {}, 1, {})
+        Tensor("codes_scale_inv", "F32", [4, 4], bytes(64)),
+        Tensor("odd", "BF16", [8, 15], bytes(240)), Tensor("odd4", "F4", [2, 15], bytes(15)),
+        Tensor("odd4_scale", "F8_E4M3", [2, 1], bytes(2)),
+        Tensor("half", "F4", [2, 16], bytes(16)),
+        Tensor("half_scale", "F8_E4M3", [2, 1], bytes(2))], {}, 1, {})
     hold = {"tensor": name, "begin": [0, 0], "shape": [8, 16], "offset": 0, "strides": [16, 1]}
     says = {"format": "f8e4m3", "block": [2, 4], "scale": "*_scale_inv"}
     good = {"rank": 0, "parameter": "p", "elements": 128, "holds": [hold], "quantize": says}
@@ -476,6 +657,16 @@ def check_bad_said(ferry, folder, rng):
     values = {**other, "dtype": "bf16", "holds": [{**hold, "tensor": "codes"}],
               "dequantize": {"block": [2, 4], "scale": "*_scale_inv"}}
     del values["quantize"]
+
+    def f4(tensor, columns):
+        return [{"rank": 0, "parameter": "v", "elements": 2 * columns, "dtype": "bf16",
+                 "dequantize": {"block": [1, 16], "scale": "*_scale"}, "holds": [
+                     {"tensor": tensor, "begin": [0, 0], "shape": [2, columns], "offset": 0,
+                      "strides": [columns, 1]}]}]
+
+    odd = [{**good, "elements": 120, "holds": [
+        {**hold, "tensor": "odd", "shape": [8, 15], "strides": [15, 1]}],
+        "quantize": {"format": "nvfp4", "scale": "*_scale", "tensor_scale": "*_scale_2"}}]
     for what, boxes, options, words in (
             ("an option, too", [good], ["--quantize", "f8e4m3:2x4"], ["--quantize", "leave"]),
             ("the other option", [good], ["--dequantize"], ["--dequantize", '"quantize"']),
@@ -502,6 +693,10 @@ def check_bad_said(ferry, folder, rng):
             ("no such tensor", [good, {**other, "holds": [{**hold, "tensor": "zz"}]}], [], ["zz"]),
             ("nothing", [{**good, "holds": [], "dtype": "f8e4m3", "partial": True}], [],
              ['"p"', "no box"]),
+            ("rows of f4 that are no bytes", odd, [], ["bad.json", '"odd"', "15", "whole bytes"]),
+            ("f4 of such rows", f4("odd4", 15), [], ["bad.json", '"v"', '"odd4"', "whole bytes"]),
+            ("f4 without the second scale", f4("half", 16), [],
+             ["bad.json", '"v"', '"half"', '"half_scale_2"']),
             ("another second scale", [{**good, "quantize": {
                 "format": "nvfp4", "scale": "*_scale", "tensor_scale": "*_largest"}}], [],
              ['"p"', '"*_largest"', '"*_scale_2"'])):
@@ -571,9 +766,12 @@ def main():
     cases = [("random", bound(check_random, definitions), seed) for seed in seeds]
     cases += [("large " + text, bound(check_large, definitions, text), seed)
               for seed in seeds[::100] for text in LARGE]
+    cases += [("parts", bound(check_parts, definitions), seed) for seed in seeds]
     cases += [("halves", bound(check_halves, definitions), seed) for seed in seeds[::2]]
     cases += [("large halves", bound(check_large_halves, definitions), seed)
               for seed in seeds[::20]]
+    cases += [("experts " + text, bound(check_experts, definitions, text), arguments.seed)
+              for text in ("f8e4m3:128x128", "mxfp8", "nvfp4")]
     cases += [("stack", bound(check_stack, definitions), arguments.seed),
               ("bad", bound(check_bad), arguments.seed),
               ("bad said", bound(check_bad_said), arguments.seed),
