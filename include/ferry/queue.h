@@ -86,6 +86,25 @@ FERRY_API void *ferry_queue_native(const ferry_queue *queue);
 FERRY_API ferry_status ferry_queue_synchronize(ferry_queue *queue, ferry_error *error);
 
 /*
+ * A stream that was adopted may be captured in a CUDA graph. Then ferry_service_run and
+ * ferry_mixed_comm_run on the queue are not made but kept by the graph, and made anew at each
+ * launch of it, with what memory holds by then, in the order of the stream of the launch. Other
+ * calls on the queue are FERRY_ERR_UNSUPPORTED, and the capture goes on.
+ *
+ * A launch is a call of its own: all ranks launch, and until the stream has been synchronized the
+ * world belongs to the queue. Calls of one world in different graphs, or on other streams, must not
+ * be under way at the same time; a launch that comes before an earlier one of the same call has
+ * ended fails. What became of launches is said by ferry_queue_synchronize; of a queue that was
+ * destroyed graphs go on to use what they have, and failures are logged. A launch of a call whose
+ * service or collective was ended does nothing but fail. Memory of devices that is freed is given
+ * back when no graph has such calls any more.
+ *
+ * Whether calls on the queue are kept by a graph now. FERRY_ERR_MISUSE: the capture has failed.
+ */
+FERRY_API ferry_status ferry_queue_is_captured(ferry_queue *queue, bool *is_captured_out,
+                                               ferry_error *error);
+
+/*
  * Calls a function of the caller's in the queue's order, once, on some thread; in host order at
  * once, on this one. It should be short, as all of the queue waits for it, and use no queue itself:
  * what it calls with one is FERRY_ERR_MISUSE. context must stay until it is called.

@@ -5,6 +5,7 @@
 #include "collective/lane.h"
 #include "exec/request.h"
 #include "exec/team.h"
+#include "transport/queued.h"
 #include "world/world.h"
 
 #include <ferry/mixed_comm.h>
@@ -96,6 +97,7 @@ struct ferry_mixed_comm {
     fy_mix_state state;
     fy_mix_boards boards;
     ferry_world *world;               /* retained */
+    fy_captures captures;             /* calls that graphs have */
     fy_work work;                     /* what others can ask of its calls; has its number */
     _Atomic bool has_asked;           /* others in this call: their answers may still come */
     ferry_mixed_comm_options options; /* with defaults filled in; texts are own_ */

@@ -281,6 +281,7 @@ void ferry_mixed_comm_destroy(ferry_mixed_comm *comm)
     if (comm == NULL || fy_world_is_inherited(comm->world)) {
         return;
     }
+    fy_captures_end(&comm->captures);
     fy_order_await(comm->world);
     fy_comm_release_request(comm);
     fy_comm_finish(comm);

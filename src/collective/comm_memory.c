@@ -238,6 +238,7 @@ static void finish(ferry_mixed_comm *comm)
     fy_joint_enter(comm->world, FY_JOINT_MIXED_SHUTDOWN, fy_comm_object(comm));
     fy_comm_close(comm);
     fy_joint_leave(comm->world);
+    fy_captures_end(&comm->captures);
     comm->finished = true;
 }
 

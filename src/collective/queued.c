@@ -6,7 +6,6 @@
  * when a call is asked for uses up its number as well, in its turn, so that ranks which did begin
  * that call find out.
  */
-#include "transport/queued.h"
 #include "base/alloc.h"
 #include "collective/comm.h"
 #include "world/bell.h"
@@ -190,25 +189,53 @@ static ferry_status check_spaces(const queued_call *call, const fy_queue *queue,
     return status;
 }
 
+static ferry_status check_enqueue(ferry_mixed_comm *comm, const char *what, ferry_error *error)
+{
+    FY_TRY(fy_comm_check_ready(comm, what, error));
+    bool is_graphs = fy_captures_exist(&comm->captures); /* whose calls come at any time */
+    if (!is_graphs && atomic_load(&comm->world->queue) == NULL && atomic_load(&comm->busy)) {
+        return fy_fail(error, FERRY_ERR_MISUSE,
+                       "%s: another thread, or a request, uses this handle now", what);
+    }
+    return FERRY_OK;
+}
+
+static fy_queued queued_of(const queued_call *call, const char *what)
+{
+    return (fy_queued){.what = what,
+                       .function = run_queued,
+                       .ended = end_queued,
+                       .context = call,
+                       .context_bytes = sizeof *call};
+}
+
+/* In a graph. What is refused uses up no number: ranks whose graphs have the call find out. */
+static ferry_status capture(const queued_call *call, fy_queue *queue, bool is_asked_for,
+                            ferry_error *error)
+{
+    ferry_mixed_comm *comm = call->comm;
+    if (is_asked_for) {
+        return fy_fail(error, FERRY_ERR_UNSUPPORTED,
+                       "start: the stream is captured in a graph, whose calls have no requests: "
+                       "call run");
+    }
+    FY_TRY(check_enqueue(comm, "run", error));
+    FY_TRY(check_spaces(call, queue, "run", error));
+    fy_queued queued = queued_of(call, "run");
+    return fy_transport_capture(comm->wires.transport, queue, &queued, &comm->captures, error);
+}
+
 /* On a device's queue that was entered; FERRY_OK, or the refusal, where it will be made. */
 static ferry_status enqueue(queued_call *call, fy_queue *queue, const char *what,
                             bool *is_queued_out, ferry_error *error)
 {
     ferry_mixed_comm *comm = call->comm;
-    FY_TRY(fy_comm_check_ready(comm, what, error));
-    if (atomic_load(&comm->world->queue) == NULL && atomic_load(&comm->busy)) {
-        return fy_fail(error, FERRY_ERR_MISUSE,
-                       "%s: another thread, or a request, uses this handle now", what);
-    }
+    FY_TRY(check_enqueue(comm, what, error));
     call->refusal = check_spaces(call, queue, what, error);
     if (call->refusal != FERRY_OK) {
         call->why = *error;
     }
-    fy_queued queued = {.what = what,
-                        .function = run_queued,
-                        .ended = end_queued,
-                        .context = call,
-                        .context_bytes = sizeof *call};
+    fy_queued queued = queued_of(call, what);
     FY_TRY(fy_transport_enqueue(comm->wires.transport, queue, &queued, error));
     *is_queued_out = true;
     return call->refusal;
@@ -240,7 +267,11 @@ static ferry_status call_now(ferry_mixed_comm *comm, uint32_t op, const ferry_mi
 static ferry_status call_later(queued_call *call, fy_queue *queue, ferry_request **request_out,
                                ferry_error *error)
 {
-    bool is_queued = false;
+    bool is_queued = false, is_captured = false;
+    FY_TRY(fy_queue_is_captured(queue, &is_captured, error));
+    if (is_captured) {
+        return capture(call, queue, request_out != NULL, error);
+    }
     if (request_out != NULL) {
         call->request = make_request(call->comm->world);
         FY_TRY(fy_check_memory(call->request != NULL, "a request", error));

@@ -32,6 +32,18 @@ typedef struct fy_exec_queue fy_exec_queue;
  */
 typedef uint64_t fy_ticket;
 
+/* Of a call in a graph; both functions are short, and call no verb. */
+typedef struct fy_graph_call {
+    /*
+     * A launch of the graph has come to it, and goes on once *over is 1: what is called sets it to
+     * 0, and to 1 when what there is to do is done. Perhaps before an earlier launch is over.
+     */
+    void (*launched)(void *context, _Atomic uint64_t *over);
+    /* No graph has the call any more. False: *over may still be set. */
+    bool (*gone)(void *context);
+    void *context;
+} fy_graph_call;
+
 typedef struct fy_exec {
     const char *name;
     /*
@@ -75,6 +87,19 @@ typedef struct fy_exec {
      */
     ferry_status (*call)(fy_exec_queue *queue, void (*function)(void *context), void *context,
                          ferry_error *error);
+
+    /*
+     * Whether calls on the queue are captured in a graph just now: kept to be made at each launch
+     * of the graph, and not made. Then all verbs but capture are refused. (both optional: never)
+     */
+    ferry_status (*is_captured)(fy_exec_queue *queue, bool *is_captured_out, ferry_error *error);
+    /*
+     * A graph waits for a call of the queue's, whose work begins now: what that puts on queues must
+     * not be held up. (optional: it never is)
+     */
+    void (*make_way)(fy_exec_queue *queue);
+    /* A call of the graph's. gone is called once in any case, perhaps within this. */
+    ferry_status (*capture)(fy_exec_queue *queue, const fy_graph_call *call, ferry_error *error);
 
     /* The moment now. */
     ferry_status (*mark)(fy_exec_queue *queue, fy_ticket *ticket_out, ferry_error *error);

@@ -26,6 +26,18 @@ typedef struct job {
     bool is_due; /* the exec has come to it */
 } job;
 
+/* Of a graph's: done anew at each launch. Of the queue's lock. */
+typedef struct captured {
+    struct captured *next; /* of those that are due */
+    fy_queue *queue;
+    fy_queue_fn function;
+    void (*forget)(void *context);
+    void *context;
+    _Atomic uint64_t *over; /* what the graph waits for */
+    bool is_due;            /* until it is over */
+    bool is_gone;           /* the graph did not wait for the end */
+} captured;
+
 typedef struct kept {
     struct kept *next;
     fy_moment *moment;
@@ -50,8 +62,10 @@ struct fy_queue {
     pthread_cond_t changed;
     pthread_t driver;
     bool has_driver;
-    bool closing;
+    bool closing, is_left; /* the handle is gone, and the driver frees what is left */
     job *first, **last;
+    captured *due, **last_due;
+    uint32_t n_captured; /* that graphs have */
     ferry_status status; /* the first failure since it was asked for */
     ferry_error error;
 
@@ -170,42 +184,120 @@ void fy_queue_end(fy_queue *queue)
  * The driver
  */
 
-static void remember(fy_queue *queue, ferry_status status, const ferry_error *error)
+/* Under the lock. */
+static void keep_first(fy_queue *queue, ferry_status status, const ferry_error *error)
 {
-    pthread_mutex_lock(&queue->lock);
-    if (status != FERRY_OK && queue->status == FERRY_OK) {
+    if (status == FERRY_OK) {
+        return;
+    }
+    if (queue->is_left) { /* nobody can ask any more */
+        fy_log(FERRY_LOG_ERROR, "a call of a graph, whose queue was destroyed: %s", error->message);
+    }
+    if (queue->status == FERRY_OK) {
         queue->status = status;
         queue->error = *error;
     }
+}
+
+static void remember(fy_queue *queue, ferry_status status, const ferry_error *error)
+{
+    pthread_mutex_lock(&queue->lock);
+    keep_first(queue, status, error);
     pthread_mutex_unlock(&queue->lock);
 }
 
-/* The next job once the exec has come to it; NULL: there will be none. */
-static job *next_job(fy_queue *queue)
+static job *take_job(fy_queue *queue)
+{
+    job *one = queue->first;
+    if (one == NULL || !one->is_due) {
+        return NULL;
+    }
+    queue->first = one->next;
+    queue->last = queue->first == NULL ? &queue->first : queue->last;
+    return one;
+}
+
+static captured *take_due(fy_queue *queue)
+{
+    captured *one = queue->due;
+    if (one != NULL) {
+        queue->due = one->next;
+        queue->last_due = queue->due == NULL ? &queue->due : queue->last_due;
+    }
+    return one;
+}
+
+/* The next job once the exec has come to it, or what a graph has come to; else false: the end. */
+static bool next_work(fy_queue *queue, job **job_out, captured **captured_out)
 {
     pthread_mutex_lock(&queue->lock);
-    while (queue->first == NULL ? !queue->closing : !queue->first->is_due) {
+    for (;;) {
+        *job_out = take_job(queue);
+        *captured_out = *job_out == NULL ? take_due(queue) : NULL;
+        bool is_end = queue->closing && queue->first == NULL && queue->n_captured == 0;
+        if (*job_out != NULL || *captured_out != NULL || is_end) {
+            break;
+        }
         pthread_cond_wait(&queue->changed, &queue->lock);
     }
-    job *one = queue->first;
-    if (one != NULL) {
-        queue->first = one->next;
-        queue->last = queue->first == NULL ? &queue->first : queue->last;
-    }
     pthread_mutex_unlock(&queue->lock);
-    return one;
+    return *job_out != NULL || *captured_out != NULL;
+}
+
+static void do_job(fy_queue *queue, job *one)
+{
+    ferry_error error = {.message = ""};
+    ferry_status status = one->function(one->context, &error);
+    remember(queue, status, &error);
+    fy_free(one);
+    atomic_fetch_add(&queue->word, 1);
+}
+
+static void free_captured(captured *one)
+{
+    one->forget(one->context);
+    fy_free(one);
+}
+
+static void do_captured(fy_queue *queue, captured *one)
+{
+    ferry_error error = {.message = ""};
+    ferry_status status = one->function(one->context, &error);
+    remember(queue, status, &error);
+    pthread_mutex_lock(&queue->lock);
+    bool is_gone = one->is_gone;
+    one->is_due = false;
+    queue->n_captured -= is_gone;
+    atomic_store(one->over, 1);
+    pthread_mutex_unlock(&queue->lock); /* from here on its graph may free it */
+    if (is_gone) {
+        free_captured(one);
+    }
+}
+
+static void free_queue(fy_queue *queue)
+{
+    pthread_cond_destroy(&queue->changed);
+    pthread_mutex_destroy(&queue->lock);
+    pthread_mutex_destroy(&queue->verbs);
+    fy_free(queue);
 }
 
 static void *drive(void *context)
 {
     fy_queue *queue = context;
+    job *one;
+    captured *call;
     here.queue = queue;
-    for (job *one; (one = next_job(queue)) != NULL;) {
-        ferry_error error = {.message = ""};
-        ferry_status status = one->function(one->context, &error);
-        remember(queue, status, &error);
-        fy_free(one);
-        atomic_fetch_add(&queue->word, 1);
+    while (next_work(queue, &one, &call)) {
+        if (one != NULL) {
+            do_job(queue, one);
+        } else {
+            do_captured(queue, call);
+        }
+    }
+    if (queue->is_left) {
+        free_queue(queue);
     }
     return NULL;
 }
@@ -295,6 +387,91 @@ ferry_status fy_queue_defer(fy_queue *queue, fy_queue_fn function, void *context
 }
 
 /*
+ * Graphs
+ */
+
+ferry_status fy_queue_is_captured(fy_queue *queue, bool *is_captured_out, ferry_error *error)
+{
+    *is_captured_out = false;
+    if (fy_queue_is_host(queue) || queue->exec->is_captured == NULL) {
+        return FERRY_OK;
+    }
+    return queue->exec->is_captured(queue->own, is_captured_out, error);
+}
+
+void fy_queue_make_way(fy_queue *queue)
+{
+    if (queue->exec->make_way != NULL) {
+        queue->exec->make_way(queue->own);
+    }
+}
+
+/* On a thread of the exec's. Whoever does the earlier launch ends this one, too. */
+static void launched(void *context, _Atomic uint64_t *over)
+{
+    captured *one = context;
+    fy_queue *queue = one->queue;
+    pthread_mutex_lock(&queue->lock);
+    atomic_store(over, 0);
+    if (one->is_due) {
+        ferry_error why;
+        keep_first(queue,
+                   fy_fail(&why, FERRY_ERR_MISUSE,
+                           "a call in a graph was launched again before it was over: launch what a "
+                           "capture has made on one stream, and only once at a time"),
+                   &why);
+    } else {
+        one->is_due = true;
+        one->over = over;
+        one->next = NULL;
+        *queue->last_due = one;
+        queue->last_due = &one->next;
+        pthread_cond_signal(&queue->changed);
+    }
+    pthread_mutex_unlock(&queue->lock);
+}
+
+/* On some thread. A graph that is lost with its device may go before its call has ended. */
+static bool gone(void *context)
+{
+    captured *one = context;
+    fy_queue *queue = one->queue;
+    pthread_mutex_lock(&queue->lock);
+    bool is_due = one->is_due;
+    one->is_gone = true;
+    queue->n_captured -= !is_due;
+    pthread_cond_signal(&queue->changed); /* which may free the queue, once this has unlocked */
+    pthread_mutex_unlock(&queue->lock);
+    if (!is_due) {
+        free_captured(one);
+    }
+    return !is_due;
+}
+
+ferry_status fy_queue_capture(fy_queue *queue, fy_queue_fn function, void (*forget)(void *context),
+                              void *context, ferry_error *error)
+{
+    captured *one = fy_alloc_zeroed(1, sizeof *one);
+    if (one == NULL) {
+        forget(context);
+        return fy_fail_no_memory(error, "a call in a graph");
+    }
+    *one = (captured){.queue = queue, .function = function, .forget = forget, .context = context};
+    const fy_graph_call call = {.launched = launched, .gone = gone, .context = one};
+    pthread_mutex_lock(&queue->lock);
+    queue->n_captured++;
+    pthread_mutex_unlock(&queue->lock);
+    pthread_mutex_lock(&queue->verbs);
+    ferry_status status = need_driver(queue, error);
+    if (status != FERRY_OK) {
+        (void)gone(one);
+    }
+    FY_THEN(status, queue->exec->capture(queue->own, &call, error));
+    pthread_mutex_unlock(&queue->verbs);
+    return status;
+}
+
+/*
  * Queues
  */
 
@@ -345,6 +522,7 @@ static ferry_status make(fy_space space, void *native, ferry_queue **queue_out, 
     fresh->space = space;
     fresh->exec = fy_memory_row(space.kind)->exec;
     fresh->last = &fresh->first;
+    fresh->last_due = &fresh->due;
     ferry_status status = fresh->exec->queue_open(space.device, native, &fresh->own, error);
     if (status != FERRY_OK) {
         fy_free(fresh);
@@ -439,22 +617,30 @@ ferry_status fy_queue_use_moment(fy_queue *queue, fy_moment *one, bool records, 
     return status;
 }
 
-/* Of a queue that nobody uses any more: the driver and the exec do what is left, and end. */
+/*
+ * Of a queue that nobody uses any more: the exec and the driver do what is left, and end. Where
+ * graphs have calls of it the driver stays with these.
+ */
 static void destroy(fy_queue *queue)
 {
-    pthread_mutex_lock(&queue->lock);
-    queue->closing = true;
-    pthread_cond_signal(&queue->changed);
-    pthread_mutex_unlock(&queue->lock);
-    if (queue->has_driver) {
-        pthread_join(queue->driver, NULL);
-    }
     queue->exec->queue_close(queue->own);
     sweep(queue, true);
-    pthread_cond_destroy(&queue->changed);
-    pthread_mutex_destroy(&queue->lock);
-    pthread_mutex_destroy(&queue->verbs);
-    fy_free(queue);
+    pthread_mutex_lock(&queue->lock);
+    bool is_left = queue->n_captured > 0;
+    pthread_t driver = queue->driver;
+    bool has_driver = queue->has_driver;
+    queue->closing = true;
+    queue->is_left = is_left;
+    pthread_cond_signal(&queue->changed);
+    pthread_mutex_unlock(&queue->lock);
+    if (is_left) { /* the driver frees it, perhaps just now */
+        pthread_detach(driver);
+        return;
+    }
+    if (has_driver) {
+        pthread_join(driver, NULL);
+    }
+    free_queue(queue);
 }
 
 void ferry_queue_destroy(ferry_queue *handle)
@@ -514,6 +700,17 @@ static ferry_status enter_one(ferry_queue *handle, const char *what, fy_queue **
 {
     return handle != NULL ? fy_queue_enter(handle, what, queue_out, error)
                           : fy_fail(error, FERRY_ERR_MISUSE, "%s needs a queue, not NULL", what);
+}
+
+ferry_status ferry_queue_is_captured(ferry_queue *handle, bool *is_captured_out, ferry_error *error)
+{
+    fy_queue *queue;
+    FY_TRY(fy_check_use(is_captured_out != NULL,
+                        "ferry_queue_is_captured needs a place for the answer", error));
+    FY_TRY(enter_one(handle, "ferry_queue_is_captured", &queue, error));
+    ferry_status status = fy_queue_is_captured(queue, is_captured_out, error);
+    fy_queue_leave(queue);
+    return status;
 }
 
 ferry_status ferry_queue_synchronize(ferry_queue *handle, ferry_error *error)

@@ -45,4 +45,21 @@ typedef ferry_status (*fy_queue_fn)(void *context, ferry_error *error);
 ferry_status fy_queue_defer(fy_queue *queue, fy_queue_fn function, void *context,
                             ferry_error *error);
 
+/*
+ * Whether what is put on the queue is captured in a graph now. FERRY_ERR_MISUSE where the capture
+ * has failed. Entered.
+ */
+ferry_status fy_queue_is_captured(fy_queue *queue, bool *is_captured_out, ferry_error *error);
+/*
+ * The same work, whenever a graph is launched that has this call; its later work begins when the
+ * function has returned. What is deferred and what graphs have is done one after the other, by the
+ * queue's thread; also when the handle of the queue is destroyed: then failures are logged. A
+ * launch that comes before an earlier one has ended does nothing but fail. When no graph has the
+ * call any more, forget is called on some thread; also, once, where this fails. Entered.
+ */
+ferry_status fy_queue_capture(fy_queue *queue, fy_queue_fn function, void (*forget)(void *context),
+                              void *context, ferry_error *error);
+/* Within such a function, before it puts anything on a queue: the graph's stream waits just now. */
+void fy_queue_make_way(fy_queue *queue);
+
 #endif

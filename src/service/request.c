@@ -6,7 +6,6 @@
 
 #include "base/alloc.h"
 #include "transport/host.h"
-#include "transport/queued.h"
 
 #include <stdatomic.h>
 #include <string.h>
@@ -40,6 +39,13 @@ static ferry_status check_free(const ferry_service *service, ferry_error *error)
                         "a run is under way: wait for its request before the next one", error);
 }
 
+/* Those on queues come one after the other by themselves, and may begin at any time. */
+static ferry_status check_host_free(const ferry_service *service, ferry_error *error)
+{
+    return fy_check_use(!atomic_load(&service->runs_in_host),
+                        "a run is under way: wait for its request before the next one", error);
+}
+
 ferry_status fy_service_check_idle(const ferry_service *service, const char *what,
                                    ferry_error *error)
 {
@@ -55,6 +61,13 @@ ferry_status fy_service_check_order(const ferry_service *service, const char *wh
 {
     FY_TRY(fy_service_check_idle(service, what, error));
     return fy_world_check_order(service->world, what, error);
+}
+
+static void use_anew(fy_run_request *request)
+{
+    request->status = FERRY_OK;
+    atomic_store(&request->done, false);
+    atomic_store(&request->cancelled, false);
 }
 
 /* One that was destroyed, or a new one. */
@@ -79,10 +92,8 @@ static fy_run_request *take_request(ferry_service *service)
             service->statistics.n_allocations++;
         }
     }
-    request->is_spare = request->on_queue = request->is_abandoned = false;
-    request->status = FERRY_OK;
-    atomic_init(&request->done, false);
-    atomic_init(&request->cancelled, false);
+    request->is_spare = request->on_queue = request->is_abandoned = request->is_captured = false;
+    use_anew(request);
     return request;
 }
 
@@ -139,6 +150,9 @@ static void close_run(fy_run_request *request)
     request->status = outcome->status;
     request->error = outcome->error;
     service->request = NULL;
+    if (!request->on_queue) {
+        atomic_store(&service->runs_in_host, false);
+    }
     fy_work_start(service->world, &service->work, false);
 }
 
@@ -360,6 +374,7 @@ void fy_requests_drop(ferry_service *service)
     if (fy_order_is_entered(service->world)) {
         return;
     }
+    fy_captures_end(&service->captures);
     pthread_mutex_lock(&service->queue_lock);
     for (fy_run_request *its = service->requests; its != NULL; its = its->next) {
         if (its->on_queue && !its->is_spare) {
@@ -369,6 +384,9 @@ void fy_requests_drop(ferry_service *service)
     while (atomic_load(&service->n_on_queue) > 0) {
         pthread_cond_wait(&service->queue_moved, &service->queue_lock);
     }
+    for (fy_run_request *its = service->requests; its != NULL; its = its->next) {
+        its->is_spare = its->is_spare || its->is_captured;
+    }
     pthread_mutex_unlock(&service->queue_lock);
 }
 
@@ -377,7 +395,8 @@ static ferry_status run_queued(void *context, ferry_error *error)
 {
     fy_run_request *request = *(fy_run_request **)context;
     ferry_service *service = request->service;
-    ferry_status status = begin(request, &request->error);
+    ferry_status status = check_host_free(service, &request->error);
+    FY_THEN(status, begin(request, &request->error));
     if (status == FERRY_OK) {
         pthread_mutex_lock(&service->working);
         work_until_over(request, 0);
@@ -439,14 +458,62 @@ static ferry_status enqueue(fy_run_request *request, fy_queue *queue, const char
     return status;
 }
 
+/* Runs that are on a queue have passed this, and own the memory. */
+static ferry_status check_on_queue(const ferry_service *service, const fy_queue *queue,
+                                   const char *what, ferry_error *error)
+{
+    FY_TRY(check_host_free(service, error));
+    return atomic_load(&service->n_on_queue) > 0 ? FERRY_OK
+                                                 : check_memory(service, queue, what, error);
+}
+
+/* A launch has come to the run: it is one on a queue from here on. */
+static void begin_launched(void *context)
+{
+    fy_run_request *request = *(fy_run_request **)context;
+    use_anew(request);
+    atomic_fetch_add(&request->service->n_on_queue, 1);
+}
+
+static void forget_captured(void *context)
+{
+    fy_run_request *request = *(fy_run_request **)context;
+    pthread_mutex_lock(&request->service->queue_lock);
+    request->is_spare = true;
+    pthread_mutex_unlock(&request->service->queue_lock);
+}
+
+/* Nobody can ask for the outcome of what is not even begun: that is the queue's only. */
+static ferry_status capture_run(ferry_service *service, fy_queue *queue, const char *what,
+                                bool is_asked_for, ferry_error *error)
+{
+    if (is_asked_for) {
+        return fy_fail(error, FERRY_ERR_UNSUPPORTED,
+                       "%s: the stream is captured in a graph, whose runs have no requests: call "
+                       "ferry_service_run",
+                       what);
+    }
+    FY_TRY(check_on_queue(service, queue, what, error));
+    fy_run_request *request = take_request(service);
+    FY_TRY(fy_check_memory(request != NULL, "a request", error));
+    const fy_queued call = {.what = what,
+                            .function = run_queued,
+                            .ended = end_queued,
+                            .context = &request,
+                            .context_bytes = sizeof request,
+                            .begins = begin_launched,
+                            .forgotten = forget_captured};
+    request->on_queue = request->is_captured = true;
+    ferry_status status =
+        fy_transport_capture(service->transport, queue, &call, &service->captures, error);
+    request->is_spare = status != FERRY_OK;
+    return status;
+}
+
 static ferry_status start_on_queue(ferry_service *service, fy_queue *queue, const char *what,
                                    fy_run_request **request_out, ferry_error *error)
 {
-    /* Runs that are on a queue have passed this, and own what is looked at here. */
-    if (atomic_load(&service->n_on_queue) == 0) {
-        FY_TRY(check_free(service, error));
-        FY_TRY(check_memory(service, queue, what, error));
-    }
+    FY_TRY(check_on_queue(service, queue, what, error));
     fy_run_request *request = take_request(service);
     FY_TRY(fy_check_memory(request != NULL, "a request", error));
     *request_out = request;
@@ -462,19 +529,26 @@ static ferry_status start_now(ferry_service *service, const char *what,
     FY_TRY(fy_check_memory(request != NULL, "a request", error));
     ferry_status status = begin(request, error);
     request->is_spare = status != FERRY_OK;
+    atomic_store(&service->runs_in_host, status == FERRY_OK);
     *request_out = request;
     return status;
 }
 
+/* *request_out stays NULL where a graph has the run from here on. */
 static ferry_status start(ferry_service *service, ferry_queue *handle, const char *what,
-                          fy_run_request **request_out, ferry_error *error)
+                          bool is_asked_for, fy_run_request **request_out, ferry_error *error)
 {
     fy_queue *queue;
+    bool is_captured = false;
     FY_TRY(check_run(service, error));
     FY_TRY(fy_queue_enter(handle, what, &queue, error));
-    ferry_status status = fy_queue_is_host(queue)
-                              ? start_now(service, what, request_out, error)
-                              : start_on_queue(service, queue, what, request_out, error);
+    ferry_status status = fy_queue_is_captured(queue, &is_captured, error);
+    if (status == FERRY_OK && is_captured) {
+        status = capture_run(service, queue, what, is_asked_for, error);
+    } else if (status == FERRY_OK) {
+        status = fy_queue_is_host(queue) ? start_now(service, what, request_out, error)
+                                         : start_on_queue(service, queue, what, request_out, error);
+    }
     fy_queue_leave(queue);
     return status;
 }
@@ -485,7 +559,7 @@ ferry_status ferry_service_start(ferry_service *service, ferry_queue *queue,
     FY_TRY(fy_check_use(request_out != NULL, "ferry_service_start needs a place for the request",
                         error));
     fy_run_request *request = NULL;
-    FY_TRY(start(service, queue, "ferry_service_start", &request, error));
+    FY_TRY(start(service, queue, "ferry_service_start", true, &request, error));
     *request_out = &request->base;
     return FERRY_OK;
 }
@@ -596,7 +670,10 @@ static const fy_request_ops run_request_ops = {
 ferry_status ferry_service_run(ferry_service *service, ferry_queue *queue, ferry_error *error)
 {
     fy_run_request *request = NULL;
-    FY_TRY(start(service, queue, "ferry_service_run", &request, error));
+    FY_TRY(start(service, queue, "ferry_service_run", false, &request, error));
+    if (request == NULL) {
+        return FERRY_OK;
+    }
     ferry_status status = request->on_queue ? FERRY_OK : wait_for(request, 0, error);
     abandon(request);
     return status;

@@ -11,6 +11,7 @@
 #include "exec/cast.h"
 #include "exec/request.h"
 #include "exec/team.h"
+#include "transport/queued.h"
 #include "transport/transport.h"
 #include "world/world.h"
 
@@ -264,6 +265,7 @@ typedef struct fy_run_request {
     bool is_spare;               /* the caller has destroyed it, or nobody has it */
     bool on_queue;               /* a queue's thread moves it on, and nobody else */
     bool is_abandoned;           /* it is spare once it is over */
+    bool is_captured;            /* a graph has it: it is used anew at each launch */
     _Atomic bool done;
     _Atomic bool cancelled;
     ferry_status status; /* when done */
@@ -288,6 +290,8 @@ struct ferry_service {
     fy_work work;             /* what others can ask of its runs; has its number */
     pthread_mutex_t working;  /* held by the thread that moves a run on */
     /* Runs on a device's queue: */
+    fy_captures captures;       /* runs that graphs have */
+    _Atomic bool runs_in_host;  /* a run is under way in host order */
     pthread_mutex_t queue_lock; /* of which requests are spare or done, and of the count */
     pthread_cond_t queue_moved;
     _Atomic uint32_t n_on_queue; /* that are not over */

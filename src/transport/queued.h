@@ -25,8 +25,31 @@ typedef struct fy_queued {
     void (*ended)(void *context, ferry_status status, const ferry_error *error);
     const void *context;
     size_t context_bytes;
+    /*
+     * Of what a graph calls; both optional. Before each call, while the object that it uses surely
+     * lives; and when no graph has it any more, if the object does.
+     */
+    void (*begins)(void *context);
+    void (*forgotten)(void *context);
 } fy_queued;
 ferry_status fy_transport_enqueue(ferry_transport *transport, fy_queue *queue,
                                   const fy_queued *what, ferry_error *error);
+
+/* Calls that graphs have of an object, which is used by them; zeroes: none. */
+typedef struct fy_captures {
+    struct captured *first;
+} fy_captures;
+
+/*
+ * The same while the queue is captured: fy_queue_capture. The world belongs to the queue from when
+ * a launch has come to the call until the function has returned; a call that comes while it belongs
+ * to another queue fails. The object and its transport are not kept: it ends its calls.
+ */
+ferry_status fy_transport_capture(ferry_transport *transport, fy_queue *queue,
+                                  const fy_queued *what, fy_captures *of, ferry_error *error);
+bool fy_captures_exist(const fy_captures *of);
+/* From here on none begins; what is under way may go on. Graphs that still have some go on, and
+ * these calls fail. */
+void fy_captures_end(fy_captures *of);
 
 #endif

@@ -44,6 +44,15 @@
     X(cuStreamIsCapturing, 10000)                                                                  \
     X(cuStreamBeginCapture, 10010)                                                                 \
     X(cuStreamEndCapture, 10000)                                                                   \
+    X(cuStreamGetCaptureInfo, 12030)                                                               \
+    X(cuThreadExchangeStreamCaptureMode, 10010)                                                    \
+    X(cuUserObjectCreate, 11030)                                                                   \
+    X(cuUserObjectRelease, 11030)                                                                  \
+    X(cuGraphRetainUserObject, 11030)                                                              \
+    X(cuGraphInstantiate, 12000)                                                                   \
+    X(cuGraphLaunch, 10000)                                                                        \
+    X(cuGraphExecDestroy, 10000)                                                                   \
+    X(cuGraphDestroy, 10000)                                                                       \
     X(cuStreamQuery, 2000)                                                                         \
     X(cuStreamSynchronize, 2000)                                                                   \
     X(cuStreamWaitEvent, 3020)                                                                     \
@@ -501,6 +510,209 @@ static void case_capture(void)
     SO(capture == CU_STREAM_CAPTURE_STATUS_NONE);
 }
 
+/* What cannot be asked of a stream in a capture makes the capture fail; its end says so. */
+static void expect_failed_capture(CUresult wanted)
+{
+    CUgraph graph = (CUgraph)(uintptr_t)8;
+    CUstreamCaptureStatus capture = CU_STREAM_CAPTURE_STATUS_NONE;
+    GOOD(cu.cuStreamIsCapturing(stream, &capture));
+    SO(capture == CU_STREAM_CAPTURE_STATUS_INVALIDATED);
+    WANT(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED, cu.cuMemsetD8Async(device, 1, 10, stream));
+    WANT(wanted, cu.cuStreamEndCapture(stream, &graph));
+    SO(graph == NULL);
+    GOOD(cu.cuStreamSynchronize(stream));
+}
+
+static void case_capture_refused(void)
+{
+    CUgraph graph = NULL;
+    WANT(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED,
+         cu.cuStreamBeginCapture(CU_STREAM_LEGACY, CU_STREAM_CAPTURE_MODE_RELAXED));
+    WANT(CUDA_ERROR_ILLEGAL_STATE, cu.cuStreamEndCapture(stream, &graph));
+    GOOD(cu.cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
+    WANT(CUDA_ERROR_ILLEGAL_STATE, cu.cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
+    GOOD(cu.cuStreamEndCapture(stream, &graph));
+    GOOD(cu.cuGraphDestroy(graph));
+    GOOD(cu.cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
+    WANT(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, cu.cuStreamSynchronize(stream));
+    expect_failed_capture(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
+    GOOD(cu.cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
+    WANT(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, cu.cuStreamQuery(stream));
+    expect_failed_capture(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
+}
+
+/* Memory is had beside a capture only by who has said that it is not to be part of it. */
+static void case_capture_modes(void)
+{
+    CUgraph graph = NULL;
+    CUdeviceptr other = 0;
+    CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+    GOOD(cu.cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
+    WANT(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, cu.cuMemAlloc(&other, 4096));
+    expect_failed_capture(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
+    GOOD(cu.cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
+    GOOD(cu.cuThreadExchangeStreamCaptureMode(&mode));
+    SO(mode == CU_STREAM_CAPTURE_MODE_GLOBAL);
+    GOOD(cu.cuMemAlloc(&other, 4096));
+    GOOD(cu.cuStreamQuery(second));
+    GOOD(cu.cuThreadExchangeStreamCaptureMode(&mode));
+    SO(mode == CU_STREAM_CAPTURE_MODE_RELAXED);
+    GOOD(cu.cuStreamEndCapture(stream, &graph));
+    GOOD(cu.cuGraphDestroy(graph));
+    GOOD(cu.cuMemFree(other));
+    mode = (CUstreamCaptureMode)7;
+    WANT(CUDA_ERROR_INVALID_VALUE, cu.cuThreadExchangeStreamCaptureMode(&mode));
+}
+
+/* An event takes another stream into the capture; and it must come back. */
+static void case_capture_events(void)
+{
+    CUgraph graph = NULL;
+    CUevent fork = NULL, joined = NULL;
+    CUstreamCaptureStatus capture = CU_STREAM_CAPTURE_STATUS_NONE;
+    GOOD(cu.cuEventCreate(&fork, CU_EVENT_DISABLE_TIMING));
+    GOOD(cu.cuEventCreate(&joined, CU_EVENT_DISABLE_TIMING));
+    for (int joins = 0; joins < 2; joins++) {
+        GOOD(cu.cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
+        GOOD(cu.cuEventRecord(fork, stream));
+        GOOD(cu.cuStreamWaitEvent(second, fork, 0));
+        GOOD(cu.cuStreamIsCapturing(second, &capture));
+        SO(capture == CU_STREAM_CAPTURE_STATUS_ACTIVE);
+        GOOD(cu.cuMemsetD8Async(device, 1, 10, second));
+        WANT(CUDA_ERROR_STREAM_CAPTURE_UNMATCHED, cu.cuStreamEndCapture(second, &graph));
+        if (joins != 0) {
+            GOOD(cu.cuEventRecord(joined, second));
+            WANT(CUDA_ERROR_CAPTURED_EVENT, cu.cuEventQuery(joined));
+            GOOD(cu.cuStreamWaitEvent(stream, joined, 0));
+        }
+        WANT(joins != 0 ? CUDA_SUCCESS : CUDA_ERROR_STREAM_CAPTURE_UNJOINED,
+             cu.cuStreamEndCapture(stream, &graph));
+        GOOD(cu.cuStreamQuery(second));
+    }
+    GOOD(cu.cuGraphDestroy(graph));
+    GOOD(cu.cuEventRecord(fork, second)); /* which no capture has */
+    GOOD(cu.cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
+    WANT(CUDA_ERROR_STREAM_CAPTURE_ISOLATION, cu.cuStreamWaitEvent(stream, fork, 0));
+    expect_failed_capture(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
+    GOOD(cu.cuEventDestroy(fork));
+    GOOD(cu.cuEventDestroy(joined));
+}
+
+static CUgraphExec end_capture(void)
+{
+    CUgraph graph = NULL;
+    CUgraphExec exec = NULL;
+    GOOD(cu.cuStreamEndCapture(stream, &graph));
+    GOOD(cu.cuGraphInstantiate(&exec, graph, 0));
+    GOOD(cu.cuGraphDestroy(graph)); /* what was made of it stays */
+    return exec;
+}
+
+/* Nothing is done in a capture, and all of it at each launch, with what is there then. */
+static void case_graphs(void)
+{
+    seen_calls calls = {0};
+    memset(pinned, 1, 300);
+    memset(pinned + 4096, 0, 300);
+    GOOD(cu.cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
+    GOOD(cu.cuMemcpyAsync(device, address(pinned), 300, stream));
+    GOOD(cu.cuMemsetD8Async(device + 100, 9, 100, stream));
+    GOOD(cu.cuMemcpyAsync(address(pinned + 4096), device, 300, stream));
+    GOOD(cu.cuLaunchHostFunc(stream, count_call, &calls));
+    CUgraphExec exec = end_capture();
+    GOOD(cu.cuStreamSynchronize(stream));
+    SO(calls.n == 0 && pinned[4096] == 0);
+    for (int i = 1; i <= 3; i++) {
+        memset(pinned, i, 300);
+        GOOD(cu.cuGraphLaunch(exec, i == 2 ? second : stream));
+        GOOD(cu.cuStreamSynchronize(i == 2 ? second : stream));
+        SO(calls.n == i && pinned[4096] == i && pinned[4096 + 150] == 9);
+    }
+    GOOD(cu.cuGraphLaunch(exec, stream));
+    GOOD(cu.cuGraphLaunch(exec, second)); /* behind the other */
+    GOOD(cu.cuGraphExecDestroy(exec));    /* when both are over */
+    GOOD(cu.cuStreamSynchronize(second));
+    SO(calls.n == 5);
+}
+
+static _Atomic int n_set;
+
+static void CUDA_CB set_word(void *what)
+{
+    n_set++;
+    *(_Atomic uint64_t *)what = 0;
+}
+
+/* A word that the graph itself sets back: each launch waits anew. */
+static void case_graph_waits(void)
+{
+    _Atomic uint64_t *words = (_Atomic uint64_t *)(void *)pinned;
+    words[0] = 1;
+    words[1] = 0;
+    n_set = 0;
+    GOOD(cu.cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
+    GOOD(cu.cuLaunchHostFunc(stream, set_word, pinned));
+    GOOD(cu.cuStreamWaitValue64(stream, address(&words[0]), 1, CU_STREAM_WAIT_VALUE_GEQ));
+    GOOD(cu.cuStreamWriteValue64(stream, address(&words[1]), 7, CU_STREAM_WRITE_VALUE_DEFAULT));
+    CUgraphExec exec = end_capture();
+    for (int i = 1; i <= 3; i++) {
+        words[1] = 0;
+        GOOD(cu.cuGraphLaunch(exec, stream));
+        for (int ms = 0; ms < PATIENCE_MS && n_set < i; ms++) {
+            nap_ms(1);
+        }
+        nap_ms(5);
+        SO(n_set == i && words[0] == 0 && words[1] == 0);
+        words[0] = 1;
+        GOOD(cu.cuStreamSynchronize(stream));
+        SO(words[1] == 7);
+    }
+    GOOD(cu.cuGraphExecDestroy(exec));
+}
+
+static bool comes_to(const seen_calls *calls, int n)
+{
+    for (int ms = 0; ms < PATIENCE_MS && calls->n < n; ms++) {
+        nap_ms(1);
+    }
+    nap_ms(5);
+    return calls->n == n;
+}
+
+/* What a graph owns goes with the last that was made of it, and with a capture that has failed. */
+static void case_graph_objects(void)
+{
+    seen_calls gone = {0};
+    CUgraph graph = NULL;
+    CUgraphExec exec = NULL;
+    CUuserObject object = NULL;
+    CUstreamCaptureStatus capture = CU_STREAM_CAPTURE_STATUS_NONE;
+    for (int fails = 0; fails < 2; fails++) {
+        GOOD(cu.cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
+        GOOD(cu.cuStreamGetCaptureInfo(stream, &capture, NULL, &graph, NULL, NULL, NULL));
+        SO(capture == CU_STREAM_CAPTURE_STATUS_ACTIVE && graph != NULL);
+        GOOD(cu.cuUserObjectCreate(&object, &gone, count_call, 1,
+                                   CU_USER_OBJECT_NO_DESTRUCTOR_SYNC));
+        GOOD(cu.cuGraphRetainUserObject(graph, object, 1, CU_GRAPH_USER_OBJECT_MOVE));
+        GOOD(cu.cuMemsetD8Async(device, 1, 10, stream));
+        if (fails != 0) {
+            WANT(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, cu.cuStreamQuery(stream));
+            expect_failed_capture(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
+        } else {
+            GOOD(cu.cuStreamEndCapture(stream, &graph));
+            GOOD(cu.cuGraphInstantiate(&exec, graph, 0));
+            GOOD(cu.cuGraphDestroy(graph));
+            SO(comes_to(&gone, 0));
+            GOOD(cu.cuGraphLaunch(exec, stream));
+            GOOD(cu.cuGraphExecDestroy(exec));
+        }
+        SO(comes_to(&gone, fails + 1));
+    }
+    GOOD(cu.cuUserObjectCreate(&object, &gone, count_call, 1, CU_USER_OBJECT_NO_DESTRUCTOR_SYNC));
+    GOOD(cu.cuUserObjectRelease(object, 1));
+    SO(comes_to(&gone, 3));
+}
+
 /*
  * Kernels
  */
@@ -570,6 +782,26 @@ static void case_kernels(void)
     memset(&one, 0, sizeof one); /* the argument was copied by the launch */
     GOOD(cu.cuStreamSynchronize(stream));
     SO(memcmp(pinned, pinned + 65536, 16000) == 0);
+}
+
+/* A kernel's argument is copied by the capture. */
+static void case_graph_kernels(void)
+{
+    fy_cuda_copy one = flat_copy(device + 65536, device, 16, 1000);
+    CUfunction copy = kernel_named("fy_cuda_copy_16");
+    GOOD(cu.cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
+    GOOD(cu.cuMemcpyAsync(device, address(pinned), 16000, stream));
+    GOOD(launch(copy, 3, 256, &one));
+    GOOD(cu.cuMemcpyAsync(address(pinned + 65536), device + 65536, 16000, stream));
+    memset(&one, 0, sizeof one);
+    CUgraphExec exec = end_capture();
+    for (int i = 1; i <= 2; i++) {
+        memset(pinned, i, 16000);
+        GOOD(cu.cuGraphLaunch(exec, stream));
+        GOOD(cu.cuStreamSynchronize(stream));
+        SO(memcmp(pinned, pinned + 65536, 16000) == 0);
+    }
+    GOOD(cu.cuGraphExecDestroy(exec));
 }
 
 /*
@@ -1033,6 +1265,13 @@ static const test_case cases[] = {{"versions", case_versions, false},
                                   {"events", case_events, false},
                                   {"host_functions", case_host_functions, false},
                                   {"capture", case_capture, false},
+                                  {"capture_refused", case_capture_refused, false},
+                                  {"capture_modes", case_capture_modes, false},
+                                  {"capture_events", case_capture_events, false},
+                                  {"graphs", case_graphs, false},
+                                  {"graph_kernels", case_graph_kernels, false},
+                                  {"graph_waits", case_graph_waits, false},
+                                  {"graph_objects", case_graph_objects, false},
                                   {"kernels", case_kernels, false},
                                   {"blocking", case_blocking, false},
                                   {"freeing", case_freeing, false},

@@ -83,6 +83,10 @@ void case_bad_plans(rank_context *me);
 void case_queue(rank_context *me);
 void case_bad_queues(rank_context *me);
 
+/* cases_captured.c */
+void case_captured(rank_context *me);
+void case_captured_killed(rank_context *me);
+
 /* cases_plan.c */
 void case_bind(rank_context *me);
 void case_rebind(rank_context *me);

@@ -463,7 +463,9 @@ class RemoteCopyService:
         begins when the run has ended; each rank chooses its own. The call returns at the end in any
         case: :meth:`start` does not wait. ``queue`` is a :class:`ferry.Queue`, or a stream such as
         ``torch.cuda.current_stream()``. Without one a run that uses tensors of GPUs begins when what
-        their current streams have so far is done.
+        their current streams have so far is done. Where the stream is captured in a CUDA graph
+        (``torch.cuda.graph``) the graph keeps the run: the call returns at once, and each replay is
+        a run, of which a ``ferry.Queue`` of that stream tells.
 
         Each run makes a version, numbered from 1. Ctrl-C, or an exception in a progress callback,
         cancels the run on all ranks: the others raise :class:`ferry.Aborted`, this one the original

@@ -386,9 +386,9 @@ static bool carry_out(fp_mixed *own, const fp_mixed_call *c)
         return false;
     }
     PyThreadState *state = PyEval_SaveThread();
-    ferry_status status = c->queue == NULL
+    ferry_status status = c->queue == NULL || c->is_captured
                               ? ferry_mixed_comm_run(own->comm, c->op, &c->in.tensor,
-                                                     &c->out.tensor, c->mode, NULL, &error)
+                                                     &c->out.tensor, c->mode, c->queue, &error)
                               : call_on_queue(own, c, &error);
     PyEval_RestoreThread(state);
     fp_guard_end(guarded);
@@ -406,11 +406,11 @@ PyDoc_STRVAR(
 bool fp_mixed_call_begin(fp_mixed *own, PyObject *const arguments[5], fp_mixed_call *c)
 {
     PyObject *given = arguments[4];
-    c->queue_object = fp_queue_for_call(given); /* which has waited for a stream */
+    c->queue_object = fp_queue_for_call(given, &c->is_captured); /* which has waited for a stream */
     bool good = c->queue_object != NULL && fp_queue_of(c->queue_object, &c->queue) &&
                 prepare(own, arguments[0], arguments[1], arguments[2], arguments[3], c) &&
                 (c->queue_object != given || await_others(c));
-    if (!good) {
+    if (!good && !c->is_captured) { /* a capture calls nothing */
         refuse(own);
     }
     return good;

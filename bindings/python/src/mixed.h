@@ -55,6 +55,7 @@ typedef struct fp_mixed_call {
     PyObject *x_in, *x_out; /* owned: a view of torch's has no owner */
     PyObject *queue_object; /* owned; None: host order */
     ferry_queue *queue;     /* of that */
+    bool is_captured;       /* a graph keeps the call */
 } fp_mixed_call;
 
 #define FP_MIXED_CALL_INIT                                                                         \

@@ -115,10 +115,29 @@ PyObject *fp_queue_from(PyObject *object)
     return made;
 }
 
-PyObject *fp_queue_for_call(PyObject *object)
+/* False with an exception. */
+static bool ask_capture(PyObject *queue, bool *is_captured_out)
+{
+    ferry_error error;
+    if (!PyObject_TypeCheck(queue, queue_type) || ((fp_queue *)queue)->is_closed) {
+        return true; /* which the call refuses, or None */
+    }
+    ferry_status status =
+        ferry_queue_is_captured(((fp_queue *)queue)->queue, is_captured_out, &error);
+    if (status != FERRY_OK) {
+        fp_raise(status, error.message);
+    }
+    return status == FERRY_OK;
+}
+
+PyObject *fp_queue_for_call(PyObject *object, bool *is_captured_out)
 {
     PyObject *queue = fp_queue_from(object);
-    if (queue == NULL || queue == object) {
+    *is_captured_out = false;
+    if (queue != NULL && !ask_capture(queue, is_captured_out)) {
+        Py_CLEAR(queue);
+    }
+    if (queue == NULL || queue == object || *is_captured_out) {
         return queue;
     }
     ferry_event *event = NULL;

@@ -19,9 +19,10 @@ PyObject *fp_queue_from(PyObject *object);
 /*
  * The same for a call that returns when its work is done: of a stream of CUDA what it has so far is
  * waited for, and None is returned, as host order is the stream's then. The stream waits for
- * nothing, so it holds up no other.
+ * nothing, so it holds up no other. Where a graph keeps what is called, nothing is waited for, and
+ * the queue is returned.
  */
-PyObject *fp_queue_for_call(PyObject *object);
+PyObject *fp_queue_for_call(PyObject *object, bool *is_captured_out);
 
 bool fp_add_queue(PyObject *module);
 

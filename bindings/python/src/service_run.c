@@ -160,6 +160,7 @@ static bool watch_end(fp_service *own, ferry_status status, const char *sentence
 {
     fp_watch *watch = &own->watch;
     watch->callback = NULL;
+    watch->is_cancelled = false; /* runs of graphs may follow */
     own->is_running = false;
     taint(own, status);
     tell_torch(own);
@@ -285,29 +286,53 @@ static ferry_status await(fp_service *own, ferry_request *request, bool on_queue
     return status;
 }
 
+/* A graph keeps the run, and what becomes of its launches is the queue's. */
+static bool capture(fp_service *own, PyObject *object)
+{
+    ferry_queue *queue;
+    ferry_error error;
+    if (!fp_queue_of(object, &queue) || !fp_holds_check(&own->holds)) {
+        return false;
+    }
+    PyThreadState *thread = PyEval_SaveThread();
+    ferry_status status = ferry_service_run(own->service, queue, &error);
+    PyEval_RestoreThread(thread);
+    if (status != FERRY_OK) {
+        fp_raise(status, error.message);
+    }
+    return status == FERRY_OK;
+}
+
+static bool run_to_end(fp_service *own, PyObject *callback, PyObject *queue, bool awaits)
+{
+    ferry_request *request = begin(own, callback, queue, awaits);
+    if (request == NULL) {
+        return false;
+    }
+    ferry_error error;
+    ferry_status status = await(own, request, queue != Py_None, &error);
+    PyThreadState *thread = PyEval_SaveThread();
+    ferry_request_destroy(request);
+    PyEval_RestoreThread(thread);
+    return watch_end(own, status, error.message);
+}
+
 PyObject *fp_service_run(PyObject *self, PyObject *args)
 {
     fp_service *own = (fp_service *)self;
     PyObject *callback, *queue = Py_None;
+    bool is_captured;
     if (!PyArg_ParseTuple(args, "O|O", &callback, &queue)) {
         return NULL;
     }
     PyObject *given = queue;
-    queue = fp_queue_for_call(queue); /* which has waited for a stream */
+    queue = fp_queue_for_call(queue, &is_captured); /* which has waited for a stream */
     if (queue == NULL || !fp_service_enter(own)) {
         Py_XDECREF(queue);
         return NULL;
     }
-    ferry_request *request = begin(own, callback, queue, queue == given);
-    bool good = false;
-    if (request != NULL) {
-        ferry_error error;
-        ferry_status status = await(own, request, queue != Py_None, &error);
-        PyThreadState *thread = PyEval_SaveThread();
-        ferry_request_destroy(request);
-        PyEval_RestoreThread(thread);
-        good = watch_end(own, status, error.message);
-    }
+    bool good = is_captured ? capture(own, queue)
+                            : run_to_end(own, callback, queue, queue == given);
     fp_service_leave(own);
     Py_DECREF(queue);
     return good ? (Py_INCREF(Py_None), Py_None) : NULL;

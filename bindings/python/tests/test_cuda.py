@@ -289,6 +289,66 @@ def collectives(rank, size):
     return True
 
 
+class Graph:
+    """What torch.cuda.graph does around a block: the block's calls are kept, and made at each launch."""
+
+    def __init__(self, stream):
+        self.stream, self.graph, self.exec = stream, ctypes.c_void_p(), ctypes.c_void_p()
+
+    def __enter__(self):
+        driver().call(0, "cuStreamBeginCapture_v2", self.stream.handle, 0)
+        return self
+
+    def __exit__(self, *raised):
+        driver().call(0, "cuStreamEndCapture", self.stream.handle, ctypes.byref(self.graph))
+        driver().call(0, "cuGraphInstantiateWithFlags", ctypes.byref(self.exec), self.graph,
+                      ctypes.c_ulonglong(0))
+        driver().call(0, "cuGraphDestroy", self.graph)
+
+    def replay(self, stream=None):
+        driver().call(0, "cuGraphLaunch", self.exec, (stream or self.stream).handle)
+
+    def close(self):
+        driver().call(0, "cuGraphExecDestroy", self.exec)
+
+
+def captured(rank, size):
+    """Runs and collectives in a graph: no queue is kept, and it is launched on another stream."""
+    stream, other = Stream(), Stream()
+    source, target, total = Weights(N), Weights(N), Weights(400, 0, "<f4", (100, 1))
+    x = Weights(400, 0, "<f4", (100, 1))
+    with ferry.RemoteCopyService() as service, ferry.MixedCommHandler(
+            rank, size, rank, size, 0, 1, None, None, None, None, "f32", "cuda",
+            use_autotune=False) as handler:
+        service.init(log_level="WARN")
+        service.register_send(1, source, 0, N, dest_pe=(rank + 1) % size)
+        service.register_receive(1, target, 0, N, src_pe=(rank - 1) % size)
+        service.schedule()
+        with Graph(stream) as graph:
+            service.run(queue=stream)
+            try:
+                service.start(queue=stream)
+            except ferry.Error as error:
+                assert "have no requests" in str(error), error
+            else:
+                raise AssertionError("a request of a run that is not made")
+            assert handler.run(ferry.MixedCommOp.ALLREDUCE, x, total, queue=stream) is total
+        assert service.version == 0
+        for turn in range(10):
+            on = other if turn % 2 else stream
+            source.write(content(rank, turn))
+            x.write(array.array("f", [rank + turn + i for i in range(100)]).tobytes())
+            graph.replay(on)
+            on.synchronize()
+            assert target.read() == content((rank - 1) % size, turn), turn
+            wanted = [sum(r + turn + i for r in range(size)) for i in range(100)]
+            assert array.array("f", total.read()).tolist() == wanted, turn
+        assert service.version == 10, service.version
+        service.run()  # in host order again
+        graph.close()
+    return True
+
+
 class Kept(Weights):
     """DLPack, as a library has it whose tensors are on a device."""
 
@@ -328,6 +388,9 @@ class Cuda(unittest.TestCase):
 
     def test_runs(self):
         self.assertEqual(run_ranks(runs, 4), [True] * 4)
+
+    def test_captured(self):
+        self.assertEqual(run_ranks(captured, 2), [True] * 2)
 
     def test_behind_streams(self):
         self.assertEqual(run_ranks(behind_streams, 2), [True] * 2)

@@ -1,6 +1,7 @@
 /* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
 #include "memory/cuda/apart.h"
 
+#include "memory/cuda/graph.h"
 #include "memory/cuda/watch.h"
 
 #include <time.h>
@@ -206,7 +207,7 @@ static ferry_status try_all(const fy_cuda_device *device, fy_exec_queue *only, f
  */
 static ferry_status part(const fy_cuda_device *device, fy_exec_queue *only, ferry_error *error)
 {
-    bool any = false;
+    bool any = fy_cuda_graphs_wait();
     fy_cuda_lock_gates();
     for (fy_exec_queue *one = fy_cuda_first_queue(); one != NULL; one = one->next) {
         one->is_tried = is_adopted(one, device) && shut(one);
@@ -225,6 +226,28 @@ static ferry_status part(const fy_cuda_device *device, fy_exec_queue *only, ferr
         }
     }
     return status;
+}
+
+/* What is wrong with a stream is found by whoever uses it. */
+static void try_idle(fy_exec_queue *own)
+{
+    if (!lock_calls(own)) {
+        return;
+    }
+    if (fy_cuda.cuStreamQuery(own->own) == CUDA_SUCCESS && !goes_on(own, own->own) &&
+        find_other(own, &own->other, NULL) == FERRY_OK && own->other != NULL) {
+        exchange(own);
+    }
+    pthread_mutex_unlock(&own->calls);
+}
+
+void fy_cuda_part_idle(const fy_cuda_device *device)
+{
+    for (fy_exec_queue *one = fy_cuda_first_queue(); one != NULL; one = one->next) {
+        if (is_own(one, device)) {
+            try_idle(one);
+        }
+    }
 }
 
 ferry_status fy_cuda_part_all(const fy_cuda_device *device, ferry_error *error)

@@ -10,13 +10,16 @@
  * says nothing of channels, so it is tried: the caller's stream waits for a moment, and a stream of
  * ferry's that does not go on meanwhile is given up for a new one, which gets another channel.
  *
- * Both under the lock of the list of queues, in the device's context.
+ * All under the lock of the list of queues, in the device's context.
  */
 
 /* A stream of the caller's was adopted: all of ferry's that there are. */
 ferry_status fy_cuda_part_all(const fy_cuda_device *device, ferry_error *error);
 /* A stream of ferry's was just made. */
 ferry_status fy_cuda_part_one(fy_exec_queue *own, ferry_error *error);
+/* A graph waits just now, on a stream that nobody knows: those of ferry's that have nothing to do.
+ */
+void fy_cuda_part_idle(const fy_cuda_device *device);
 
 /* A new stream of ferry's. */
 ferry_status fy_cuda_make_stream(CUstream *stream_out, ferry_error *error);

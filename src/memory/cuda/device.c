@@ -93,7 +93,7 @@ static ferry_status prepare(int32_t number, fy_cuda_device *fresh, ferry_error *
     fresh->n_processors = (uint32_t)n_processors;
     FY_TRY(fy_cuda_check(fy_cuda.cuDevicePrimaryCtxRetain(&fresh->context, device),
                          "taking a device's primary context", error));
-    FY_TRY(fy_cuda_check(fy_cuda.cuCtxPushCurrent(fresh->context), "entering a device", error));
+    FY_TRY(fy_cuda_check(fy_cuda_push(fresh->context), "entering a device", error));
     ferry_status status = load_kernels(fresh, error);
     fy_cuda_leave();
     return status;
@@ -141,7 +141,7 @@ ferry_status fy_cuda_enter(int32_t number, const fy_cuda_device **device_out, fe
     if (status != FERRY_OK) {
         return status;
     }
-    FY_TRY(fy_cuda_check(fy_cuda.cuCtxPushCurrent(found->context), "entering a device", error));
+    FY_TRY(fy_cuda_check(fy_cuda_push(found->context), "entering a device", error));
     *device_out = found;
     return FERRY_OK;
 }
@@ -220,9 +220,36 @@ ferry_status fy_cuda_uuid_of(int32_t number, CUuuid *uuid_out, ferry_error *erro
                          error);
 }
 
+/*
+ * Whatever is called here is not to be part of a capture of somebody's, on this thread or another
+ * one, and must not make it fail: the thread is in relaxed mode while it is in a context of ours.
+ */
+static _Thread_local struct {
+    uint32_t depth;
+    CUstreamCaptureMode before;
+} inside;
+
+static void exchange_mode(void)
+{
+    (void)fy_cuda.cuThreadExchangeStreamCaptureMode(&inside.before);
+}
+
+CUresult fy_cuda_push(CUcontext context)
+{
+    CUresult result = fy_cuda.cuCtxPushCurrent(context);
+    if (result == CUDA_SUCCESS && inside.depth++ == 0) {
+        inside.before = CU_STREAM_CAPTURE_MODE_RELAXED;
+        exchange_mode();
+    }
+    return result;
+}
+
 void fy_cuda_leave(void)
 {
     CUcontext left;
+    if (--inside.depth == 0) {
+        exchange_mode();
+    }
     (void)fy_cuda.cuCtxPopCurrent(&left);
 }
 

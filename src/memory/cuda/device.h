@@ -40,6 +40,8 @@ extern const fy_library *fy_cuda_library; /* plugin.c */
  */
 ferry_status fy_cuda_enter(int32_t number, const fy_cuda_device **device_out, ferry_error *error);
 void fy_cuda_leave(void);
+/* The same with a context that is known. */
+CUresult fy_cuda_push(CUcontext context);
 
 /* Whether the process has used the device: what it has of it stays. */
 bool fy_cuda_is_used(int32_t number);

@@ -34,6 +34,7 @@
     X(cuStreamDestroy, 4000)                                                                       \
     X(cuStreamGetCtx, 9020)                                                                        \
     X(cuStreamIsCapturing, 10000)                                                                  \
+    X(cuThreadExchangeStreamCaptureMode, 10010)                                                    \
     X(cuStreamQuery, 2000)                                                                         \
     X(cuStreamSynchronize, 2000)                                                                   \
     X(cuStreamWaitValue64, 11070)                                                                  \
@@ -68,7 +69,12 @@
     X(cuOccupancyMaxActiveBlocksPerMultiprocessor, 6050)                                           \
     X(cuLaunchKernel, 4000)
 
-#define FY_CUDA_EXTRAS(X) X(cuFuncLoad, 12040)
+#define FY_CUDA_EXTRAS(X)                                                                          \
+    X(cuFuncLoad, 12040)                                                                           \
+    X(cuStreamGetCaptureInfo, 12030)                                                               \
+    X(cuUserObjectCreate, 11030)                                                                   \
+    X(cuUserObjectRelease, 11030)                                                                  \
+    X(cuGraphRetainUserObject, 11030)
 
 typedef struct fy_cuda_driver {
 #define FY_CUDA_FIELD(name, version) __typeof__(&name) name;

@@ -3,6 +3,7 @@
 
 #include "base/alloc.h"
 #include "memory/cuda/apart.h"
+#include "memory/cuda/graph.h"
 #include "memory/cuda/late.h"
 #include "memory/cuda/memory.h"
 #include "memory/cuda/watch.h"
@@ -69,9 +70,10 @@ void fy_cuda_look(fy_exec_queue *queue)
     if (atomic_load(&queue->is_dead)) {
         return;
     }
-    CUresult result = fy_cuda.cuCtxPushCurrent(queue->device->context);
+    CUresult result = fy_cuda_push(queue->device->context);
     if (result == CUDA_SUCCESS) {
-        result = fy_cuda.cuStreamQuery(queue->stream);
+        /* A question would make a capture fail. */
+        result = fy_cuda_is_in_capture(queue) ? CUDA_SUCCESS : fy_cuda.cuStreamQuery(queue->stream);
         fy_cuda_leave();
     }
     if (result != CUDA_SUCCESS && result != CUDA_ERROR_NOT_READY) {
@@ -146,17 +148,15 @@ ferry_status fy_cuda_add_job(fy_exec_queue *queue, fy_cuda_job *job,
 /* A capture would keep what the host is to do only once. */
 static ferry_status check_capture(const fy_exec_queue *queue, ferry_error *error)
 {
-    CUstreamCaptureStatus capture = CU_STREAM_CAPTURE_STATUS_NONE;
-    if (queue->stream == queue->own) {
-        return FERRY_OK;
-    }
-    FY_TRY(fy_cuda_check(fy_cuda.cuStreamIsCapturing(queue->stream, &capture),
-                         "asking whether a stream is captured", error));
-    return capture == CU_STREAM_CAPTURE_STATUS_NONE
+    bool is_captured;
+    FY_TRY(fy_cuda_ask_capture(queue, &is_captured, error));
+    return !is_captured
                ? FERRY_OK
-               : fy_fail(error, FERRY_ERR_UNSUPPORTED,
-                         "this version has no work that can be captured in a CUDA graph: end the "
-                         "capture first");
+               : fy_fail(
+                     error, FERRY_ERR_UNSUPPORTED,
+                     "this stream is captured in a CUDA graph, which can have runs of a service "
+                     "and mixed collectives, and nothing else of ferry's: make this call before "
+                     "the capture, or behind it");
 }
 
 ferry_status fy_cuda_begin(fy_exec_queue *queue, ferry_error *error)
@@ -413,7 +413,8 @@ void fy_cuda_look_at_all(void)
 static bool is_busy(fy_exec_queue *queue)
 {
     return !atomic_load(&queue->is_dead) &&
-           (fy_cuda_is_held(queue) || fy_cuda.cuStreamQuery(queue->stream) == CUDA_ERROR_NOT_READY);
+           (fy_cuda_is_held(queue) || fy_cuda_is_in_capture(queue) ||
+            fy_cuda.cuStreamQuery(queue->stream) == CUDA_ERROR_NOT_READY);
 }
 
 bool fy_cuda_is_idle(const fy_cuda_device *device)
@@ -428,11 +429,34 @@ bool fy_cuda_is_idle(const fy_cuda_device *device)
     return is_idle;
 }
 
+static bool has_jobs(fy_exec_queue *queue)
+{
+    pthread_mutex_lock(&queue->lock);
+    bool has = queue->first != NULL;
+    pthread_mutex_unlock(&queue->lock);
+    return has;
+}
+
+/* In a capture there can be no mark: then what is known to be there is waited for. Entered. */
+static void await_known(fy_exec_queue *queue)
+{
+    for (uint32_t i = 0; fy_cuda_is_in_capture(queue) && !atomic_load(&queue->is_dead) &&
+                         (has_jobs(queue) || fy_cuda_has_waits(queue));
+         i++) {
+        fy_cuda_nap(i);
+    }
+}
+
 /* Of a stream that others use, too, no more than what ferry has put there. */
 static void await_queue(fy_exec_queue *queue)
 {
     fy_ticket ticket;
+    const fy_cuda_device *device;
     if (fy_cuda_mark(queue, &ticket, NULL) != FERRY_OK) {
+        if (fy_cuda_enter(queue->device->number, &device, NULL) == FERRY_OK) {
+            await_known(queue);
+            fy_cuda_leave();
+        }
         fy_cuda_look(queue);
         return;
     }
@@ -595,6 +619,18 @@ ferry_status fy_cuda_queue_open(int32_t number, void *native, fy_exec_queue **qu
     pthread_mutex_unlock(&list_lock);
     fy_cuda_leave();
     return status;
+}
+
+/* The queue may be closed. */
+void fy_cuda_make_way(fy_exec_queue *queue)
+{
+    const fy_cuda_device *device;
+    if (fy_cuda_enter(queue->device->number, &device, NULL) == FERRY_OK) {
+        pthread_mutex_lock(&list_lock);
+        fy_cuda_part_idle(device);
+        pthread_mutex_unlock(&list_lock);
+        fy_cuda_leave();
+    }
 }
 
 void fy_cuda_queue_close(fy_exec_queue *queue)

@@ -111,6 +111,7 @@ void fy_cuda_each_open(void (*visit)(fy_exec_queue *queue));
 ferry_status fy_cuda_queue_open(int32_t device, void *native, fy_exec_queue **queue_out,
                                 ferry_error *error);
 void fy_cuda_queue_close(fy_exec_queue *queue);
+void fy_cuda_make_way(fy_exec_queue *queue);
 ferry_status fy_cuda_mark(fy_exec_queue *queue, fy_ticket *ticket_out, ferry_error *error);
 ferry_status fy_cuda_reached(fy_exec_queue *queue, fy_ticket ticket, ferry_error *error);
 ferry_status fy_cuda_word_set(fy_exec_queue *queue, _Atomic uint64_t *word, uint64_t value,

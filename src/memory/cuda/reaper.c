@@ -2,8 +2,11 @@
 #include "memory/cuda/reaper.h"
 
 #include "base/alloc.h"
+#include "memory/cuda/graph.h"
 #include "memory/cuda/queue.h"
 #include "memory/cuda/watch.h"
+
+#include <time.h>
 
 /* Memory that queues may still use. */
 typedef struct grave {
@@ -15,21 +18,31 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
 static grave *first, **last = &first;
 static bool is_started;
+enum { LOOK_NS = 10000000 };
 static _Atomic uint64_t n_buried, n_given_back;
 
 /*
  * The driver waits here for all streams, and lets others' calls wait, too: so not while one of them
- * waits at a gate of ferry's. False: one does.
+ * waits at a gate of ferry's, or may begin to, as a graph that is launched. False: one does.
  */
 static bool give_back(const fy_cuda_grave *one)
 {
     fy_cuda_lock_gates();
-    bool are_open = fy_cuda_gates_are_open();
+    bool are_open = !fy_cuda_graphs_exist() && fy_cuda_gates_are_open();
     if (are_open && (one->may_go == NULL || one->may_go(one->base))) {
         (void)one->end(one->given);
     }
     fy_cuda_unlock_gates();
     return are_open;
+}
+
+/* They may stay as long as the process: who looks for their end need not hurry. */
+static void await_graphs(void)
+{
+    const struct timespec moment = {.tv_nsec = LOOK_NS};
+    while (fy_cuda_graphs_exist()) {
+        nanosleep(&moment, NULL);
+    }
 }
 
 static void *reap(void *context)
@@ -47,6 +60,7 @@ static void *reap(void *context)
         if (fy_cuda_enter(one->is.device, &device, NULL) == FERRY_OK) {
             fy_cuda_await_all(device);
             for (uint32_t i = 0; !give_back(&one->is); i++) {
+                await_graphs();
                 fy_cuda_nap(i);
             }
             fy_cuda_leave();

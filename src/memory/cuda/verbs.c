@@ -3,6 +3,7 @@
 
 #include "base/alloc.h"
 #include "base/checked.h"
+#include "memory/cuda/graph.h"
 #include "memory/cuda/late.h"
 #include "memory/cuda/lower.h"
 #include "memory/cuda/memory.h"
@@ -456,5 +457,8 @@ const fy_exec fy_cuda_exec = {.name = "cuda",
                               .word_set = fy_cuda_word_set,
                               .word_wait = fy_cuda_word_wait,
                               .call = fy_cuda_call,
+                              .is_captured = fy_cuda_is_captured,
+                              .make_way = fy_cuda_make_way,
+                              .capture = fy_cuda_capture,
                               .mark = fy_cuda_mark,
                               .reached = fy_cuda_reached};

@@ -2,6 +2,7 @@
 #include "memory/cuda/watch.h"
 
 #include "base/alloc.h"
+#include "memory/cuda/graph.h"
 
 #include <sched.h>
 #include <signal.h>
@@ -138,6 +139,14 @@ void fy_cuda_watch_no_more(fy_exec_queue *queue)
     pthread_mutex_unlock(&lock);
 }
 
+bool fy_cuda_has_waits(fy_exec_queue *queue)
+{
+    pthread_mutex_lock(&lock);
+    bool has = queue->waits != NULL;
+    pthread_mutex_unlock(&lock);
+    return has;
+}
+
 void fy_cuda_forget_waits(fy_exec_queue *queue)
 {
     pthread_mutex_lock(&lock);
@@ -164,7 +173,7 @@ bool fy_cuda_gates_are_open(void)
     pthread_mutex_lock(&lock);
     bool are_open = n_waits == 0;
     pthread_mutex_unlock(&lock);
-    return are_open;
+    return are_open && !fy_cuda_graphs_wait();
 }
 
 void fy_cuda_job_begins(void)

@@ -15,13 +15,16 @@ ferry_status fy_cuda_watch(fy_exec_queue *queue, _Atomic uint64_t *word, uint64_
                            ferry_error *error);
 /* The last one, whose gate the stream has not heard of. */
 void fy_cuda_watch_no_more(fy_exec_queue *queue);
+/* Whether it waits for anything. */
+bool fy_cuda_has_waits(fy_exec_queue *queue);
 /* Forgets all that a queue waits for: the words may go. */
 void fy_cuda_forget_waits(fy_exec_queue *queue);
 
 /* Who puts a wait at a gate on a stream has this, and who frees memory if no gate is shut. */
 void fy_cuda_lock_gates(void);
 void fy_cuda_unlock_gates(void);
-/* With that lock: whether no stream waits at a gate, as far as is known. */
+/* With that lock: whether no stream waits at a gate or for a call of a graph, as far as is known.
+ */
 bool fy_cuda_gates_are_open(void);
 
 /* A job more, or less, that somebody counts on. */

@@ -83,6 +83,10 @@ CUresult standin_enter(const char *name, bool needs_context)
     end_now(name);
     standin_pass();
     hold_up(name);
+    CUresult barred = standin_check_unsafe(name);
+    if (barred != CUDA_SUCCESS) {
+        return barred;
+    }
     if (fails_now(name)) {
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
@@ -162,7 +166,22 @@ CUresult CUDAAPI cuDriverGetVersion(int *version)
     X(CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED, "peer access is already enabled")                    \
     X(CUDA_ERROR_NOT_PERMITTED, "operation not permitted")                                         \
     X(CUDA_ERROR_NOT_SUPPORTED, "operation not supported")                                         \
-    X(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, "operation not permitted when stream is capturing")
+    X(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, "operation not permitted when stream is capturing")   \
+    X(CUDA_ERROR_ILLEGAL_STATE, "the operation cannot be performed in the present state")          \
+    X(CUDA_ERROR_CAPTURED_EVENT, "operation not permitted on an event last recorded in a "         \
+                                 "capturing stream")                                               \
+    X(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED,                                                       \
+      "operation failed due to a previous error during capture")                                   \
+    X(CUDA_ERROR_STREAM_CAPTURE_MERGE, "operation would result in a merge of separate capture "    \
+                                       "sequences")                                                \
+    X(CUDA_ERROR_STREAM_CAPTURE_UNMATCHED, "capture was not ended in the same stream as it began") \
+    X(CUDA_ERROR_STREAM_CAPTURE_UNJOINED, "capturing stream has unjoined work")                    \
+    X(CUDA_ERROR_STREAM_CAPTURE_ISOLATION,                                                         \
+      "dependency created on uncaptured work in another stream")                                   \
+    X(CUDA_ERROR_STREAM_CAPTURE_IMPLICIT,                                                          \
+      "operation would make the legacy stream depend on a capturing blocking stream")              \
+    X(CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD,                                                      \
+      "attempt to terminate a thread-local capture sequence from another thread")
 
 CUresult CUDAAPI cuGetErrorName(CUresult result, const char **name)
 {

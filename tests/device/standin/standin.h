@@ -150,11 +150,18 @@ typedef struct op {
     void *context;
 } op;
 
+/* Nodes of a graph, by number. */
+enum { MOST_NODES = 256 };
+typedef struct node_set {
+    uint64_t bits[MOST_NODES / 64];
+} node_set;
+
 struct CUstream_st {
     struct CUstream_st *next;
     int device;
     unsigned flags;
-    bool is_capturing;
+    struct capture *capture; /* that it is in, or NULL: of graphs.c, as the next one */
+    node_set tail;           /* what its next node comes behind */
     struct channel *channel;
     pthread_mutex_t lock;
     pthread_cond_t changed;
@@ -166,11 +173,31 @@ struct CUevent_st {
     unsigned flags;
     _Atomic uint64_t n_recorded, n_done;
     uint64_t at_ns;
+    uint64_t capture; /* that has recorded it last, or 0 */
+    node_set tail;
 };
+
+/* A handle to the stream that it means; NULL: it is none. */
+struct CUstream_st *standin_stream(CUstream handle);
+/* Puts an operation on the stream, or into the capture that it is in. */
+CUresult standin_push(CUstream handle, const op *what);
 
 /* Until everything on all streams of the device is done; every other call waits meanwhile. */
 void standin_drain(int device);
 /* Waits while somebody drains. */
 void standin_pass(void);
+
+/* graphs.c: into the stream's capture, if it is in one. */
+CUresult standin_capture(struct CUstream_st *stream, const op *what, bool *is_captured_out);
+/* Whether this thread may make such a call beside the captures there are; else they have failed. */
+CUresult standin_check_unsafe(const char *name);
+/* A stream in a capture cannot be asked anything, and the legacy one cannot be used beside it. */
+CUresult standin_check_asked(struct CUstream_st *stream);
+CUresult standin_check_legacy(int device, bool is_question);
+static inline bool standin_is_captured(CUstream handle)
+{
+    const struct CUstream_st *stream = standin_stream(handle);
+    return stream != NULL && stream->capture != NULL;
+}
 
 #endif

@@ -280,8 +280,7 @@ static CUresult make(unsigned flags, struct CUstream_st **stream_out)
     return CUDA_SUCCESS;
 }
 
-/* A handle to the stream that it means; NULL: it is none. */
-static struct CUstream_st *stream_of(CUstream handle)
+struct CUstream_st *standin_stream(CUstream handle)
 {
     uintptr_t number = (uintptr_t)handle;
     if (number <= 2) {
@@ -300,15 +299,21 @@ static struct CUstream_st *stream_of(CUstream handle)
     return one;
 }
 
-static CUresult push(CUstream handle, const op *what)
+CUresult standin_push(CUstream handle, const op *what)
 {
-    struct CUstream_st *stream = stream_of(handle);
-    op *fresh = malloc(sizeof *fresh);
-    if (stream == NULL || fresh == NULL || stream->is_capturing) {
-        free(fresh);
-        return stream == NULL         ? CUDA_ERROR_INVALID_HANDLE
-               : stream->is_capturing ? CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED
-                                      : CUDA_ERROR_OUT_OF_MEMORY;
+    struct CUstream_st *stream = standin_stream(handle);
+    bool is_captured = false;
+    if (stream == NULL) {
+        return CUDA_ERROR_INVALID_HANDLE;
+    }
+    CUresult result =
+        (uintptr_t)handle <= 1 ? standin_check_legacy(stream->device, false) : CUDA_SUCCESS;
+    if (result == CUDA_SUCCESS) {
+        result = standin_capture(stream, what, &is_captured);
+    }
+    op *fresh = is_captured || result != CUDA_SUCCESS ? NULL : malloc(sizeof *fresh);
+    if (fresh == NULL) {
+        return is_captured || result != CUDA_SUCCESS ? result : CUDA_ERROR_OUT_OF_MEMORY;
     }
     *fresh = *what;
     fresh->stream = stream;
@@ -383,7 +388,7 @@ CUresult CUDAAPI cuStreamDestroy(CUstream handle)
 {
     static struct CUstream_st *gone;
     ENTER(cuStreamDestroy, true);
-    struct CUstream_st *stream = (uintptr_t)handle <= 2 ? NULL : stream_of(handle);
+    struct CUstream_st *stream = (uintptr_t)handle <= 2 ? NULL : standin_stream(handle);
     if (stream == NULL) {
         return CUDA_ERROR_INVALID_HANDLE;
     }
@@ -403,7 +408,7 @@ CUresult CUDAAPI cuStreamDestroy(CUstream handle)
 CUresult CUDAAPI cuStreamGetCtx(CUstream handle, CUcontext *place)
 {
     ENTER(cuStreamGetCtx, true);
-    const struct CUstream_st *stream = stream_of(handle);
+    const struct CUstream_st *stream = standin_stream(handle);
     if (stream == NULL || place == NULL) {
         return stream == NULL ? CUDA_ERROR_INVALID_HANDLE : CUDA_ERROR_INVALID_VALUE;
     }
@@ -414,9 +419,15 @@ CUresult CUDAAPI cuStreamGetCtx(CUstream handle, CUcontext *place)
 CUresult CUDAAPI cuStreamQuery(CUstream handle)
 {
     ENTER(cuStreamQuery, true);
-    struct CUstream_st *stream = stream_of(handle);
+    struct CUstream_st *stream = standin_stream(handle);
     if (stream == NULL) {
         return CUDA_ERROR_INVALID_HANDLE;
+    }
+    if ((uintptr_t)handle <= 1 && standin_check_legacy(stream->device, false) != CUDA_SUCCESS) {
+        return CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
+    }
+    if (standin_check_asked(stream) != CUDA_SUCCESS) {
+        return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     }
     pthread_mutex_lock(&stream->lock);
     bool is_done = stream->n_done == stream->n_queued;
@@ -427,47 +438,18 @@ CUresult CUDAAPI cuStreamQuery(CUstream handle)
 CUresult CUDAAPI cuStreamSynchronize(CUstream handle)
 {
     ENTER(cuStreamSynchronize, true);
-    struct CUstream_st *stream = stream_of(handle);
+    struct CUstream_st *stream = standin_stream(handle);
     if (stream == NULL) {
         return CUDA_ERROR_INVALID_HANDLE;
     }
+    if ((uintptr_t)handle <= 1 && standin_check_legacy(stream->device, false) != CUDA_SUCCESS) {
+        return CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
+    }
+    if (standin_check_asked(stream) != CUDA_SUCCESS) {
+        return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+    }
     await(stream);
     return (CUresult)standin_lost[stream->device];
-}
-
-CUresult CUDAAPI cuStreamIsCapturing(CUstream handle, CUstreamCaptureStatus *place)
-{
-    ENTER(cuStreamIsCapturing, true);
-    const struct CUstream_st *stream = stream_of(handle);
-    if (stream == NULL || place == NULL) {
-        return stream == NULL ? CUDA_ERROR_INVALID_HANDLE : CUDA_ERROR_INVALID_VALUE;
-    }
-    *place = stream->is_capturing ? CU_STREAM_CAPTURE_STATUS_ACTIVE : CU_STREAM_CAPTURE_STATUS_NONE;
-    return CUDA_SUCCESS;
-}
-
-CUresult CUDAAPI cuStreamBeginCapture(CUstream handle, CUstreamCaptureMode mode)
-{
-    ENTER(cuStreamBeginCapture, true);
-    struct CUstream_st *stream = (uintptr_t)handle <= 1 ? NULL : stream_of(handle);
-    (void)mode;
-    if (stream == NULL || stream->is_capturing) {
-        return stream == NULL ? CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED : CUDA_ERROR_ILLEGAL_STATE;
-    }
-    stream->is_capturing = true;
-    return CUDA_SUCCESS;
-}
-
-CUresult CUDAAPI cuStreamEndCapture(CUstream handle, CUgraph *place)
-{
-    ENTER(cuStreamEndCapture, true);
-    struct CUstream_st *stream = stream_of(handle);
-    if (stream == NULL || !stream->is_capturing) {
-        return CUDA_ERROR_ILLEGAL_STATE;
-    }
-    stream->is_capturing = false;
-    *place = NULL;
-    return CUDA_SUCCESS;
 }
 
 /*
@@ -488,7 +470,8 @@ CUresult CUDAAPI cuMemcpyAsync(CUdeviceptr to, CUdeviceptr from, size_t bytes, C
     }
     bool knows_from = standin_find((void *)(uintptr_t)from, bytes, &one);
     bool knows_to = standin_find((void *)(uintptr_t)to, bytes, &one);
-    if (!knows_from && standin_random(2) == 0) {
+    bool is_captured = standin_is_captured(handle);
+    if (!knows_from && !is_captured && standin_random(2) == 0) {
         void *taken = malloc(bytes);
         if (taken == NULL) {
             return CUDA_ERROR_OUT_OF_MEMORY;
@@ -497,9 +480,9 @@ CUresult CUDAAPI cuMemcpyAsync(CUdeviceptr to, CUdeviceptr from, size_t bytes, C
         what.from = (uint64_t)(uintptr_t)taken;
         what.from_is_staged = true;
     }
-    CUresult result = push(handle, &what);
-    if (result == CUDA_SUCCESS && !knows_to && standin_random(4) > 0) {
-        await(stream_of(handle));
+    CUresult result = standin_push(handle, &what);
+    if (result == CUDA_SUCCESS && !knows_to && !is_captured && standin_random(4) > 0) {
+        await(standin_stream(handle));
     }
     return result;
 }
@@ -512,7 +495,7 @@ CUresult CUDAAPI cuMemsetD8Async(CUdeviceptr to, unsigned char value, size_t n, 
     if (n > 0 && !standin_find((void *)(uintptr_t)to, n, &one)) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    return n == 0 ? CUDA_SUCCESS : push(handle, &what);
+    return n == 0 ? CUDA_SUCCESS : standin_push(handle, &what);
 }
 
 CUresult CUDAAPI cuLaunchKernel(CUfunction function, unsigned blocks_x, unsigned blocks_y,
@@ -537,7 +520,7 @@ CUresult CUDAAPI cuLaunchKernel(CUfunction function, unsigned blocks_x, unsigned
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     memcpy(what.argument, arguments[0], kernel->argument_bytes);
-    CUresult result = push(handle, &what);
+    CUresult result = standin_push(handle, &what);
     if (result != CUDA_SUCCESS) {
         free(what.argument);
     }
@@ -548,7 +531,7 @@ CUresult CUDAAPI cuLaunchHostFunc(CUstream handle, CUhostFn function, void *cont
 {
     ENTER(cuLaunchHostFunc, true);
     op what = {.kind = OP_CALL, .function = function, .context = context};
-    return function == NULL ? CUDA_ERROR_INVALID_VALUE : push(handle, &what);
+    return function == NULL ? CUDA_ERROR_INVALID_VALUE : standin_push(handle, &what);
 }
 
 static CUresult check_word(uint64_t at)
@@ -568,7 +551,7 @@ CUresult CUDAAPI cuStreamWaitValue64(CUstream handle, CUdeviceptr at, cuuint64_t
         return flags != CU_STREAM_WAIT_VALUE_GEQ ? CUDA_ERROR_NOT_SUPPORTED
                                                  : CUDA_ERROR_INVALID_VALUE;
     }
-    return push(handle, &what);
+    return standin_push(handle, &what);
 }
 
 CUresult CUDAAPI cuStreamWriteValue64(CUstream handle, CUdeviceptr at, cuuint64_t value,
@@ -577,7 +560,7 @@ CUresult CUDAAPI cuStreamWriteValue64(CUstream handle, CUdeviceptr at, cuuint64_
     ENTER(cuStreamWriteValue64, true);
     op what = {.kind = OP_WRITE, .to = at, .number = value};
     return flags > 1 || check_word(at) != CUDA_SUCCESS ? CUDA_ERROR_INVALID_VALUE
-                                                       : push(handle, &what);
+                                                       : standin_push(handle, &what);
 }
 
 /*
@@ -615,12 +598,13 @@ CUresult CUDAAPI cuEventDestroy(CUevent event)
 CUresult CUDAAPI cuEventRecord(CUevent event, CUstream handle)
 {
     ENTER(cuEventRecord, true);
-    const struct CUstream_st *stream = stream_of(handle);
+    const struct CUstream_st *stream = standin_stream(handle);
     if (event == NULL || stream == NULL || stream->device != event->device) {
         return CUDA_ERROR_INVALID_HANDLE;
     }
-    op what = {.kind = OP_RECORD, .event = event, .number = ++event->n_recorded};
-    return push(handle, &what);
+    op what = {.kind = OP_RECORD, .event = event, .number = event->n_recorded + 1};
+    event->n_recorded += stream->capture == NULL;
+    return standin_push(handle, &what);
 }
 
 CUresult CUDAAPI cuEventQuery(CUevent event)
@@ -628,6 +612,9 @@ CUresult CUDAAPI cuEventQuery(CUevent event)
     ENTER(cuEventQuery, true);
     if (event == NULL) {
         return CUDA_ERROR_INVALID_HANDLE;
+    }
+    if (event->capture != 0) {
+        return CUDA_ERROR_CAPTURED_EVENT;
     }
     return event->n_done >= event->n_recorded ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
 }
@@ -637,6 +624,9 @@ CUresult CUDAAPI cuEventSynchronize(CUevent event)
     ENTER(cuEventSynchronize, true);
     if (event == NULL) {
         return CUDA_ERROR_INVALID_HANDLE;
+    }
+    if (event->capture != 0) {
+        return CUDA_ERROR_CAPTURED_EVENT;
     }
     while (event->n_done < event->n_recorded && !standin_lost[event->device]) {
         nap(POLL_NS);
@@ -665,5 +655,5 @@ CUresult CUDAAPI cuStreamWaitEvent(CUstream handle, CUevent event, unsigned flag
         return event == NULL ? CUDA_ERROR_INVALID_HANDLE : CUDA_ERROR_INVALID_VALUE;
     }
     op what = {.kind = OP_AWAIT, .event = event, .number = event->n_recorded};
-    return push(handle, &what);
+    return standin_push(handle, &what);
 }

@@ -23,7 +23,9 @@
     X(cuIpcOpenMemHandle) X(cuIpcCloseMemHandle) X(cuMemGetAllocationGranularity) X(cuMemCreate)   \
     X(cuMemRelease) X(cuMemExportToShareableHandle) X(cuMemImportFromShareableHandle)              \
     X(cuMemAddressReserve) X(cuMemAddressFree) X(cuMemMap) X(cuMemUnmap) X(cuMemSetAccess)         \
-    X(cuMemRetainAllocationHandle)
+    X(cuMemRetainAllocationHandle) X(cuStreamGetCaptureInfo) X(cuThreadExchangeStreamCaptureMode)  \
+    X(cuUserObjectCreate) X(cuUserObjectRelease) X(cuGraphRetainUserObject) X(cuGraphInstantiate)  \
+    X(cuGraphLaunch) X(cuGraphExecDestroy) X(cuGraphDestroy)
 
 typedef void (*any_fn)(void);
 
