@@ -349,6 +349,7 @@ def check_experts(ferry, definitions, text, folder, rng):
     case, size = Case(ferry, definitions, folder, rng, form, model), math.prod(shape[-2:])
     orders = {"moved": [(up, 5), (up, 1), (up, 1), (up, 3)], "comb": [(up, 1), (up, 3), (up, 5)],
               "part": [(down, 2), (down, 3), (down, 4)], "alone": [(down, 5)],
+              "gaps": [(up, 0), (down, 1), (up, 1), (up, 2), (down, 0)],
               "turns": [(of, expert) for expert in range(6) for of in (down, up)]}
     said = {name: stack_entry(name, order, shape, 2 if name == "turns" else 1)
             for name, order in orders.items()}
@@ -393,10 +394,11 @@ def check_parts(ferry, definitions, folder, rng):
     case = Case(ferry, definitions, folder, rng)
     there = {name: draw_part(rng, case, tensor) for name, tensor in case.model.tensors.items()}
     boxed, good, bad = folder / "parts", None, None
-    ferry.reshard(folder / "logical", write_layout(folder, "parts.json", {"boxes": [
-        part_entry(name, begin, shape) for name, (begin, shape) in there.items()]}, rng), boxed)
-    for _ in range(30):
-        side = box_files.draw_side(rng, case.made)
+    parts = {"boxes": [part_entry(name, *its) for name, its in there.items()]}
+    ferry.reshard(folder / "logical", write_layout(folder, "parts.json", parts, rng), boxed)
+    for turn in range(30):  # in the last ones all elements are there, but perhaps not all of a block
+        side = box_files.draw_side(rng, case.made) if turn < 20 else \
+            box_files.draw_inside(rng, parts, case.made)
         if side is None or not any(map(is_weight, held_tensors(side))):
             continue
         if all(needs_of(case, case.with_scales(side), there)):
@@ -418,6 +420,24 @@ def check_parts(ferry, definitions, folder, rng):
             continue
         must(store.tree(folder / name) == store.tree(folder / "good-made"), "other bytes")
         check_values_of_parts(case, definitions, side)
+
+
+def check_part_of_block(ferry, folder, rng):
+    """Codes need all of their block, also where boxes have scales of others alone."""
+    name = "layers.0.a_proj.weight"
+    store.write_logical(rng, folder / "source", [
+        Tensor(name, "BF16", [8, 16], draw_values(rng, "BF16", 128))], {}, 1, {})
+    rows = part_entry(name, [2, 0], [6, 16])
+    file = write_layout(folder, "rows.json", {"boxes": [rows]}, rng)
+    ferry.reshard(folder / "source", file, folder / "rows")
+    scales = part_entry(name + "_scale_inv", [1, 0], [1, 2])
+    for begin, code in ((4, 0), (3, 1)):
+        codes = part_entry(name, [begin, 0], [8 - begin, 16])
+        file = write_layout(folder, "codes.json", {"boxes": [codes, scales]}, rng)
+        done = ferry.call("reshard", folder / "rows", "--to", file, "--out",
+                          folder / ("out-%d" % begin), "--quantize", "f8e4m3:4x8")
+        must(done.code == code, str(done))
+    require_sentence(done, "codes.json", "element [0, 0]", name, "scale of its block", "has it")
 
 
 def draw_part(rng, case, tensor):
@@ -776,6 +796,7 @@ def main():
               ("bad", bound(check_bad), arguments.seed),
               ("bad said", bound(check_bad_said), arguments.seed),
               ("empty", bound(check_empty), arguments.seed),
+              ("part of a block", bound(check_part_of_block), arguments.seed),
               ("room", bound(check_room), arguments.seed)]
     return run_cases(arguments, cases)
 

@@ -85,6 +85,24 @@ static const char said_boxes[] =
     "'scale':'*_scale_inv'},'holds':[{'tensor':'model.layers.0.self_attn.q_proj.weight','begin':"
     "[1,2],'shape':[5,2],'offset':0,'strides':[2,1]}]}]}";
 
+/* Parts of tensors: rows, and every second element; then these and codes of rows, twice. */
+#define EVERY_SECOND                                                                               \
+    "{'rank':0,'parameter':'embed','elements':16,'holds':["                                        \
+    "{'tensor':'model.embed_tokens.weight','begin':[0,0],'shape':[1,1],'offset':0,'strides':[1,1]" \
+    ","                                                                                            \
+    "'repeat':[{'count':4,'begin':[2,0],'offset':2},{'count':2,'begin':[0,2],'offset':1}]},"       \
+    "{'tensor':'model.embed_tokens.weight','begin':[1,1],'shape':[1,1],'offset':8,'strides':[1,1]" \
+    ","                                                                                            \
+    "'repeat':[{'count':4,'begin':[2,0],'offset':2},{'count':2,'begin':[0,2],'offset':1}]}]}"
+static const char part_boxes[] =
+    "{'boxes':[" EVERY_SECOND ",{'rank':1,'parameter':'q','elements':16,'holds':[{'tensor':"
+    "'model.layers.0.self_attn.q_proj.weight','begin':[2,0],'shape':[4,4],'offset':0,'strides':"
+    "[4,1]}]}]}";
+static const char twice_boxes[] =
+    "{'boxes':[" EVERY_SECOND ",{'rank':1,'parameter':'q','elements':16,'shape':[4,4],'holds':[{"
+    "'tensor':'model.layers.0.self_attn.q_proj.weight','begin':[2,0],'shape':[2,4],'offset':0,"
+    "'strides':[4,1],'repeat':[{'count':2,'begin':[0,0],'offset':8}]}]}]}";
+
 typedef struct scene {
     /* What a step works on. */
     const char *from, *to;
@@ -430,6 +448,32 @@ static void test_quantize_boxes(void **state)
     try_quantize_boxes(said_boxes, NULL);
 }
 
+/* A source that has parts of tensors. */
+static void test_parts(void **state)
+{
+    char parts[64], served[64], file[64];
+    (void)state;
+    snprintf(parts, sizeof parts, "%s/parts", small_folder);
+    snprintf(served, sizeof served, "%s/served", small_folder);
+    snprintf(file, sizeof file, "%s/parts.json", small_folder);
+    small_put_text(file, part_boxes);
+    write_result(logical, file, parts);
+    small_put_text(file, twice_boxes);
+    scene s = scene_of(parts, file);
+    s.options.quantize = "f8e4m3:2x2=*.q_proj.weight";
+    try_reshard(&s);
+    write_changed(&s, served);
+    s.compare.quantize = s.options.quantize;
+    s.source = small_open(parts);
+    s.other = small_open(served);
+    try_step("compare parts", compare_step, &s);
+    ferry_checkpoint_destroy(s.source);
+    ferry_checkpoint_destroy(s.other);
+    small_remove(parts);
+    small_remove(served);
+    remove(file);
+}
+
 static void test_boxes(void **state)
 {
     (void)state;
@@ -511,11 +555,17 @@ static void test_compare(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_short_form),       cmocka_unit_test(test_cast),
-        cmocka_unit_test(test_quantize),         cmocka_unit_test(test_dequantize),
-        cmocka_unit_test(test_dequantize_boxes), cmocka_unit_test(test_boxes),
-        cmocka_unit_test(test_quantize_boxes),   cmocka_unit_test(test_in_boxes),
-        cmocka_unit_test(test_journal),          cmocka_unit_test(test_compare),
+        cmocka_unit_test(test_short_form),
+        cmocka_unit_test(test_cast),
+        cmocka_unit_test(test_quantize),
+        cmocka_unit_test(test_dequantize),
+        cmocka_unit_test(test_dequantize_boxes),
+        cmocka_unit_test(test_boxes),
+        cmocka_unit_test(test_quantize_boxes),
+        cmocka_unit_test(test_in_boxes),
+        cmocka_unit_test(test_parts),
+        cmocka_unit_test(test_journal),
+        cmocka_unit_test(test_compare),
     };
     failing_init();
     return cmocka_run_group_tests(tests, make_scene, small_end);
