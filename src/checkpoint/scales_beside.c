@@ -15,7 +15,7 @@ static const ending endings[] = {
     {"_scale_inv", ""},
     {"_scale", ""},
     {FY_MATRIX_SCALES_SUFFIX, ""},
-    /* As compressed-tensors calls codes of 4 bits, several in an integer. */
+    /* As compressed-tensors calls codes of which an integer has several. */
     {"_scale", "_packed"},
     {"_global_scale", "_packed"},
     /* Of activations: whoever multiplies by the codes makes codes of those, too. */
