@@ -309,8 +309,9 @@ def check_stack(ferry, definitions, folder, rng):
         rows += tensor.shape[0]
     entry = {"rank": 3, "parameter": "qkv.weight", "elements": rows * 16, "shape": [rows, 16],
              "holds": holds}
-    mixed = {"rank": 3, "parameter": "mixed", "elements": 160, "shape": [10, 16], "holds": [
-        holds[0], {**holds[1], "shape": [4, 8], "offset": 128, "strides": [8, 1]}]}
+    mixed = {"rank": 3, "parameter": "mixed", "elements": 192, "shape": [12, 16], "holds": [
+        holds[0], *({**hold, "shape": [4, 8], "offset": at, "strides": [8, 1]}
+                    for hold, at in zip(holds[1:], (128, 160)))]}
     file = write_layout(folder, "boxes.json", {"boxes": [entry, mixed]}, rng)
     page = folder / "page.html"
     done = ferry.call("reshard", case.source, "--to", file, "--out", folder / "out", "--html",
@@ -321,8 +322,8 @@ def check_stack(ferry, definitions, folder, rng):
     scales = [case.made[name + "_scale_inv"].data for name in model.tensors]
     must(found["qkv.weight_scale_inv"].key() ==
          Tensor("qkv.weight_scale_inv", "F32", [4, 2], b"".join(scales)).key(), "%s" % found)
-    must(found["mixed_scale_inv"].shape == [5] and
-         found["mixed_scale_inv"].data == scales[0] + scales[1][:4], "%s" % found)
+    must(found["mixed_scale_inv"].shape == [6] and
+         found["mixed_scale_inv"].data == scales[0] + scales[1][:4] + scales[2][:4], "%s" % found)
     about = json.loads((folder / "out" / "config.json").read_text())["quantization_config"]
     must(about["weight_block_size"] == [4, 8] and about["quant_method"] == "fp8", "%s" % about)
     check_said(case, {"boxes": [entry, mixed]})
@@ -664,7 +665,10 @@ def check_bad_said(ferry, folder, rng):
         Tensor("odd", "BF16", [8, 15], bytes(240)), Tensor("odd4", "F4", [2, 15], bytes(15)),
         Tensor("odd4_scale", "F8_E4M3", [2, 1], bytes(2)),
         Tensor("half", "F4", [2, 16], bytes(16)),
-        Tensor("half_scale", "F8_E4M3", [2, 1], bytes(2))], {}, 1, {})
+        Tensor("half_scale", "F8_E4M3", [2, 1], bytes(2)),
+        Tensor("wide", "F4", [2, 16], bytes(16)),
+        Tensor("wide_scale", "F8_E4M3", [2, 1], bytes(2)),
+        Tensor("wide_scale_2", "F32", [1], bytes(4))], {}, 1, {})
     hold = {"tensor": name, "begin": [0, 0], "shape": [8, 16], "offset": 0, "strides": [16, 1]}
     says = {"format": "f8e4m3", "block": [2, 4], "scale": "*_scale_inv"}
     good = {"rank": 0, "parameter": "p", "elements": 128, "holds": [hold], "quantize": says}
@@ -717,6 +721,8 @@ def check_bad_said(ferry, folder, rng):
             ("f4 of such rows", f4("odd4", 15), [], ["bad.json", '"v"', '"odd4"', "whole bytes"]),
             ("f4 without the second scale", f4("half", 16), [],
              ["bad.json", '"v"', '"half"', '"half_scale_2"']),
+            ("f4 with second scales of another shape", f4("wide", 16), [],
+             ["bad.json", '"v"', '"wide"', '"wide_scale_2"', "one for each matrix"]),
             ("another second scale", [{**good, "quantize": {
                 "format": "nvfp4", "scale": "*_scale", "tensor_scale": "*_largest"}}], [],
              ['"p"', '"*_largest"', '"*_scale_2"'])):
