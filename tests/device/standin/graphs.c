@@ -485,7 +485,7 @@ static size_t draw(const struct CUgraph_st *graph, const node_set *done)
     return ready[standin_random(n)];
 }
 
-/* Launches of one graph come one after the other, on whatever streams. */
+/* A launch is one piece of work; those of one graph come one after the other, on any streams. */
 CUresult CUDAAPI cuGraphLaunch(CUgraphExec exec, CUstream handle)
 {
     ENTER(cuGraphLaunch, true);
@@ -496,6 +496,7 @@ CUresult CUDAAPI cuGraphLaunch(CUgraphExec exec, CUstream handle)
     if (stream->capture != NULL) { /* a graph within a graph: not here */
         return standin_check_asked(stream);
     }
+    standin_hold(stream, true);
     CUresult result = cuStreamWaitEvent(handle, exec->over, 0);
     node_set done = {{0}};
     for (size_t i = 0; i < exec->graph->n && result == CUDA_SUCCESS; i++) {
@@ -504,7 +505,9 @@ CUresult CUDAAPI cuGraphLaunch(CUgraphExec exec, CUstream handle)
         add(&done, next);
         result = copy_argument(&what) ? standin_push(handle, &what) : CUDA_ERROR_OUT_OF_MEMORY;
     }
-    return result == CUDA_SUCCESS ? cuEventRecord(exec->over, handle) : result;
+    result = result == CUDA_SUCCESS ? cuEventRecord(exec->over, handle) : result;
+    standin_hold(stream, false);
+    return result;
 }
 
 /* What was launched goes on to its end; what the graph owns goes then. */

@@ -160,7 +160,7 @@ struct CUstream_st {
     struct CUstream_st *next;
     int device;
     unsigned flags;
-    struct capture *capture; /* that it is in, or NULL: of graphs.c, as the next one */
+    struct capture *_Atomic capture; /* that it is in, or NULL: of graphs.c, as the next one */
     node_set tail;           /* what its next node comes behind */
     struct channel *channel;
     pthread_mutex_t lock;
@@ -173,7 +173,7 @@ struct CUevent_st {
     unsigned flags;
     _Atomic uint64_t n_recorded, n_done;
     uint64_t at_ns;
-    uint64_t capture; /* that has recorded it last, or 0 */
+    _Atomic uint64_t capture; /* that has recorded it last, or 0 */
     node_set tail;
 };
 
@@ -186,6 +186,9 @@ CUresult standin_push(CUstream handle, const op *what);
 void standin_drain(int device);
 /* Waits while somebody drains. */
 void standin_pass(void);
+
+/* All that is put on the stream from true to false is there before any of it begins. */
+void standin_hold(struct CUstream_st *stream, bool holds);
 
 /* graphs.c: into the stream's capture, if it is in one. */
 CUresult standin_capture(struct CUstream_st *stream, const op *what, bool *is_captured_out);

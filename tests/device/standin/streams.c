@@ -23,6 +23,7 @@ typedef struct channel {
     pthread_mutex_t lock;
     pthread_cond_t changed;
     bool is_started;
+    unsigned n_holds; /* graphs that are being put there: nothing begins meanwhile */
     op *first, **last;
 } channel;
 
@@ -201,7 +202,7 @@ static void *work(void *context)
     channel *mine = context;
     for (;;) {
         pthread_mutex_lock(&mine->lock);
-        while (mine->first == NULL) {
+        while (mine->first == NULL || mine->n_holds > 0) {
             pthread_cond_wait(&mine->changed, &mine->lock);
         }
         op *one = mine->first;
@@ -327,6 +328,15 @@ CUresult standin_push(CUstream handle, const op *what)
     pthread_cond_signal(&through->changed);
     pthread_mutex_unlock(&through->lock);
     return CUDA_SUCCESS;
+}
+
+void standin_hold(struct CUstream_st *stream, bool holds)
+{
+    channel *through = stream->channel;
+    pthread_mutex_lock(&through->lock);
+    through->n_holds += holds ? 1 : -1u;
+    pthread_cond_signal(&through->changed);
+    pthread_mutex_unlock(&through->lock);
 }
 
 static void await(struct CUstream_st *stream)
