@@ -100,8 +100,8 @@ ferry_status fy_transport_defer(ferry_transport *transport, ferry_queue *handle,
 /* The lock is of all of them: an object that is in one's list lives while it is held. */
 static pthread_mutex_t captures_lock = PTHREAD_MUTEX_INITIALIZER;
 
-typedef struct captured {
-    struct captured *next; /* of the object's */
+typedef struct fy_captured {
+    struct fy_captured *next; /* of the object's */
     fy_captures *of;       /* NULL: the object has ended them */
     ferry_transport *transport;
     fy_queue *queue; /* that the world belongs to meanwhile */

@@ -37,7 +37,7 @@ ferry_status fy_transport_enqueue(ferry_transport *transport, fy_queue *queue,
 
 /* Calls that graphs have of an object, which is used by them; zeroes: none. */
 typedef struct fy_captures {
-    struct captured *first;
+    struct fy_captured *first;
 } fy_captures;
 
 /*
