@@ -98,7 +98,8 @@ FERRY_API ferry_status ferry_mixed_mode_parse(const char *text, uint32_t *mode_o
 
 /*
  * A device that must be there for this rank's tensors, which say themselves where they lie: one
- * that cannot be had is refused when the handle is made, not at its first call.
+ * that cannot be had is refused when the handle is made, not at its first call. Where all ranks
+ * name one, and these reach each other's memory, a kernel on it makes each call.
  */
 typedef struct ferry_device {
     uint32_t kind; /* ferry_memory_kind */
@@ -127,7 +128,8 @@ typedef struct ferry_mixed_comm_options {
     uint32_t inter_tp_size, inter_dp_size;
     uint32_t dtype; /* ferry_dtype_kind: FERRY_F16, FERRY_BF16 or FERRY_F32 */
     ferry_device device;
-    uint32_t grid_size;       /* lanes; 0: the usable cores for each rank of a node, at least 1 */
+    uint32_t grid_size;       /* lanes; 0: the usable cores for each rank of a node, at least 1; of
+                                 kernels blocks, at most as many as the device runs at once */
     uint32_t max_block_size;  /* in FERRY_MIXED_BLOCK_BYTES; 0: what fits the staging memory */
     uint32_t min_block_size;  /* of a message of several steps */
     uint32_t min_num_steps;   /* of a message whose blocks are the largest possible */
@@ -375,12 +377,13 @@ typedef struct ferry_mixed_comm_info {
     char inside_engine[FERRY_MIXED_ENGINE_BYTES];  /* "shm"; "" where there is no other rank */
     char between_engine[FERRY_MIXED_ENGINE_BYTES]; /* "ucx" */
     const char *between_note; /* for ever; such as: UCX stands in for NVSHMEM on hosts */
+    bool kernels; /* a kernel of the options' device makes each call; else the host does */
 } ferry_mixed_comm_info;
 
 #define FERRY_MIXED_COMM_INFO_INIT                                                                 \
     {                                                                                              \
         sizeof(ferry_mixed_comm_info), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,       \
-            false, false, false, false, false, "", "", NULL                                        \
+            false, false, false, false, false, "", "", NULL, false                                 \
     }
 
 /* What the handle found and chose. */

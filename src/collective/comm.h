@@ -68,13 +68,15 @@ typedef struct fy_mix_request {
     ferry_error error;
 } fy_mix_request;
 
-typedef struct fy_tuning fy_tuning; /* tune.h */
+typedef struct fy_tuning fy_tuning;         /* tune.h */
+typedef struct fy_mix_kernel fy_mix_kernel; /* kernel.h */
 
 /* Of calls: what changes with each. */
 typedef struct fy_mix_state {
     fy_mix_call call;
     fy_mix_lane *lanes; /* n_lanes of the program */
     uint64_t n_calls;   /* since the last reset */
+    bool by_kernel;     /* the calls that begin now: also which program they are cut by */
     bool on_queue;      /* threads of the team help the one that runs a queue's work */
     /* Somebody wants no more of this call; NULL: nobody can say so. */
     const _Atomic bool *cancelled;
@@ -107,13 +109,18 @@ struct ferry_mixed_comm {
     size_t n_ops, n_modes;
     const fy_mix_verbs *host_verbs, *far_verbs; /* tests put others in their place */
     char *meeting;                              /* what the smallest call takes: fy_comm_meet */
-    fy_team *team; /* of one thread for each lane; NULL: lanes take turns */
+    bool by_device;                             /* all ranks have named a device */
+    fy_mix_kernel *kernel; /* that goes through the schedules; NULL: the host does */
+    fy_team *team;         /* of one thread for each lane; NULL: lanes take turns */
     _Atomic bool busy;
     fy_mix_request *request; /* the one there is; outlives the handle where the caller holds it */
     _Atomic uint32_t broken; /* a ferry_status, once the handle is; set once */
     ferry_error reason;
     fy_tuning *tuning;
 };
+
+/* By which calls are cut: the kernel's, or the host's. */
+const fy_mix_program *fy_comm_program(const ferry_mixed_comm *comm);
 
 /* What its joint calls are made on. */
 static inline uint64_t fy_comm_object(const ferry_mixed_comm *comm)

@@ -5,6 +5,7 @@
 #include "base/config.h"
 #include "base/options.h"
 #include "collective/comm.h"
+#include "collective/kernel.h"
 #include "collective/tune.h"
 #include "world/agree.h"
 #include "world/order.h"
@@ -148,7 +149,10 @@ static void list_same(const ferry_mixed_comm *comm, fy_field fields[N_FIELDS])
 static ferry_status agree(ferry_mixed_comm *comm, ferry_status status, ferry_error *error)
 {
     fy_field fields[N_FIELDS];
-    uint32_t lanes = comm->options.grid_size;
+    /* Of a device's handle the grid is the kernels', and the host makes only what few calls it
+     * must. */
+    bool is_far = comm->options.device.kind != FERRY_MEMORY_HOST;
+    uint32_t lanes = is_far ? 0 : comm->options.grid_size;
     list_same(comm, fields);
     if (status == FERRY_OK && lanes == 0) {
         lanes = default_grid(comm->world, &comm->program.topology);
@@ -357,6 +361,9 @@ ferry_status ferry_mixed_comm_get_counts(const ferry_mixed_comm *comm,
         counts.between_bytes += lane->between;
         counts.n_device_elements += lane->device_elements;
     }
+    if (comm->kernel != NULL) {
+        FY_TRY(fy_mix_kernel_count(comm, &counts, error));
+    }
     return fy_copy_out(&counts, sizeof counts, counts_out, "ferry_mixed_counts", error);
 }
 
@@ -371,7 +378,7 @@ ferry_status ferry_mixed_comm_reset_counts(ferry_mixed_comm *comm, ferry_error *
         lane->n_steps_done = lane->n_waits = 0;
         lane->inside_written = lane->inside_read = lane->between = lane->device_elements = 0;
     }
-    return FERRY_OK;
+    return comm->kernel == NULL ? FERRY_OK : fy_mix_kernel_reset(comm, error);
 }
 
 /* The engine towards the first other rank inside the node, or on another node; "" if none is. */
@@ -392,6 +399,9 @@ static const char *note_on(const ferry_mixed_comm *comm)
     if (comm->program.topology.inter_size == 1) {
         return "one node: nothing is between";
     }
+    if (comm->kernel != NULL) {
+        return "kernels put to the devices of other nodes, whose memory they reach";
+    }
     return strstr(engine_towards(comm, false), "ucx") != NULL
                ? "UCX stands in for NVSHMEM on hosts"
                : "the transport's own engine stands in for NVSHMEM on hosts";
@@ -402,6 +412,7 @@ ferry_status ferry_mixed_comm_get_info(const ferry_mixed_comm *comm,
 {
     FY_TRY(check_query(comm, info_out, "describe", error));
     const fy_topology *t = &comm->program.topology;
+    const fy_mix_program *program = fy_comm_program(comm);
     ferry_mixed_comm_info info = {.struct_size = sizeof info,
                                   .world_rank = t->world_rank,
                                   .world_size = t->world_size,
@@ -418,21 +429,27 @@ ferry_status ferry_mixed_comm_get_info(const ferry_mixed_comm *comm,
                                   .dp_rank = t->dp_rank,
                                   .dp_size = t->dp,
                                   .dtype = comm->options.dtype,
-                                  .grid_size = comm->program.n_lanes,
-                                  .max_block_size = comm->program.limits.most_lines /
+                                  .grid_size = program->n_lanes,
+                                  .max_block_size = program->limits.most_lines /
                                                     (FERRY_MIXED_BLOCK_BYTES / FY_MIX_LINE_BYTES),
                                   .staging_bytes =
-                                      (comm->program.layout.lane_bytes[FY_MIX_REGION_INSIDE] +
-                                       comm->program.layout.lane_bytes[FY_MIX_REGION_BETWEEN]) *
-                                      comm->program.n_lanes,
+                                      (program->layout.lane_bytes[FY_MIX_REGION_INSIDE] +
+                                       program->layout.lane_bytes[FY_MIX_REGION_BETWEEN]) *
+                                      program->n_lanes,
                                   .virtual_memory = comm->inside_ready,
                                   .multicast = comm->opened && comm->program.mapped,
                                   .between_nodes = comm->between_ready,
                                   .tuned = comm->tuning != NULL,
                                   .deterministic = comm->options.deterministic,
-                                  .between_note = note_on(comm)};
-    snprintf(info.inside_engine, sizeof info.inside_engine, "%s", engine_towards(comm, true));
+                                  .between_note = note_on(comm),
+                                  .kernels = comm->kernel != NULL};
+    const char *device = comm->kernel != NULL ? fy_memory_name(comm->options.device.kind) : NULL;
+    bool is_inside = t->local_size > 1, is_between = t->inter_size > 1;
+    snprintf(info.inside_engine, sizeof info.inside_engine, "%s",
+             device != NULL && is_inside ? device : engine_towards(comm, true));
     snprintf(info.between_engine, sizeof info.between_engine, "%s",
-             t->inter_size > 1 ? engine_towards(comm, false) : "");
+             !is_between      ? ""
+             : device != NULL ? device
+                              : engine_towards(comm, false));
     return fy_copy_out(&info, sizeof info, info_out, "ferry_mixed_comm_info", error);
 }

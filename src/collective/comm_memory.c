@@ -3,6 +3,7 @@
 #include "base/alloc.h"
 #include "base/checked.h"
 #include "collective/comm.h"
+#include "collective/kernel.h"
 #include "world/agree.h"
 #include "world/world.h"
 
@@ -17,16 +18,20 @@ static uint32_t rank_of_local(const fy_topology *t, uint32_t local_rank)
 static ferry_status find_mapped(ferry_mixed_comm *comm, ferry_error *error)
 {
     const fy_topology *t = &comm->program.topology;
-    fy_field mapped = {.value = 1, .how = FY_AND};
+    enum { MAPPED, BY_DEVICE, N_FIELDS };
+    fy_field fields[N_FIELDS] = {
+        {.value = 1, .how = FY_AND},
+        {.value = comm->options.device.kind != FERRY_MEMORY_HOST, .how = FY_AND}};
     for (uint32_t i = 0; i < t->local_size; i++) {
         uint32_t rank = rank_of_local(t, i);
-        mapped.value &=
+        fields[MAPPED].value &=
             rank == t->world_rank ||
             (fy_transport_capabilities(comm->wires.transport, rank) & FERRY_CAN_PEER_POINTER) != 0;
     }
     FY_TRY(fy_agree_on(comm->world, FY_JOINT_MIXED_INIT_VIRTUAL_MEMORY,
-                       fy_joint_object(comm->work.number, 0), &mapped, 1, FERRY_OK, error));
-    comm->program.mapped = mapped.value != 0;
+                       fy_joint_object(comm->work.number, 0), fields, N_FIELDS, FERRY_OK, error));
+    comm->program.mapped = fields[MAPPED].value != 0;
+    comm->by_device = comm->program.mapped && fields[BY_DEVICE].value != 0;
     return FERRY_OK;
 }
 
@@ -168,6 +173,10 @@ static ferry_status init_region(ferry_mixed_comm *comm, const char *what, fy_joi
     if (!*ready) {
         fy_joint_enter(comm->world, as, fy_comm_object(comm));
         status = open_region(comm, index, error);
+        if (index == FY_MIX_REGION_INSIDE) {
+            FY_THEN(status, fy_mix_kernel_open(comm, error));
+            comm->state.by_kernel = comm->kernel != NULL;
+        }
         fy_joint_leave(comm->world);
         *ready = status == FERRY_OK;
     }
@@ -200,6 +209,8 @@ ferry_status ferry_mixed_comm_init_nvshmem(ferry_mixed_comm *comm, ferry_error *
 void fy_comm_close(ferry_mixed_comm *comm)
 {
     /* First what may still read and write boxes. */
+    fy_mix_kernel_close(comm);
+    comm->state.by_kernel = false;
     for (uint32_t i = 0; comm->state.lanes != NULL && i < comm->program.n_lanes; i++) {
         fy_mix_far_close(&comm->state.lanes[i]);
     }

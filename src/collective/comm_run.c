@@ -3,6 +3,7 @@
 #include "base/alloc.h"
 #include "base/checked.h"
 #include "collective/comm.h"
+#include "collective/kernel.h"
 #include "collective/tune.h"
 #include "collective/wait.h"
 #include "transport/host.h"
@@ -14,6 +15,11 @@
 
 /* Outputs of so many bytes and more would only push other things out of the caches. */
 enum { STREAM_FROM_BYTES = 1 << 20 };
+
+const fy_mix_program *fy_comm_program(const ferry_mixed_comm *comm)
+{
+    return comm->state.by_kernel ? fy_mix_kernel_program(comm->kernel) : &comm->program;
+}
 
 ferry_status fy_comm_check_ready(const ferry_mixed_comm *comm, const char *what, ferry_error *error)
 {
@@ -30,7 +36,7 @@ ferry_status fy_comm_check_ready(const ferry_mixed_comm *comm, const char *what,
 static void set_call(ferry_mixed_comm *comm, uint32_t op, uint32_t mode, uint32_t block_lines,
                      const ferry_mixed_tensor *in, const ferry_mixed_tensor *out)
 {
-    const fy_mix_program *program = &comm->program;
+    const fy_mix_program *program = fy_comm_program(comm);
     fy_mix_call *call = &comm->state.call;
     fy_geometry_limits limits = program->limits;
     if (block_lines != 0) { /* one that autotune has found: also where it is a whole range */
@@ -61,10 +67,15 @@ static ferry_status set_verbs(ferry_mixed_comm *comm, ferry_error *error)
 {
     const fy_mix_call *call = &comm->state.call;
     bool is_far = !fy_is_host(call->in_space) || !fy_is_host(call->out_space);
+    bool by_kernel = comm->state.by_kernel;
     ferry_status status = FERRY_OK;
+    comm->state.call.n_driven = by_kernel ? 1 : call->geometry.n_lanes;
     for (uint32_t i = 0; i < comm->program.n_lanes; i++) {
-        comm->state.lanes[i].verbs = is_far ? comm->far_verbs : comm->host_verbs;
-        if (is_far && status == FERRY_OK && i < call->geometry.n_lanes) {
+        comm->state.lanes[i].kernel = comm->kernel;
+        comm->state.lanes[i].verbs = by_kernel ? &fy_mix_kernel_verbs
+                                     : is_far  ? comm->far_verbs
+                                               : comm->host_verbs;
+        if (is_far && !by_kernel && status == FERRY_OK && i < call->geometry.n_lanes) {
             status = fy_mix_far_open(&comm->state.lanes[i], error);
         }
     }
@@ -167,7 +178,9 @@ ferry_status fy_comm_meet(ferry_mixed_comm *comm, uint32_t as, ferry_error *erro
                              rows[0], 1};
     ferry_mixed_tensor out = {ferry_buffer_of(second, rows[1] * comm->program.element_bytes),
                               rows[1], 1};
+    comm->state.by_kernel = false; /* what all can do, whatever becomes of devices */
     ferry_status status = fy_comm_begin(comm, op, &in, &out, comm->modes[0], 0, FERRY_OK, error);
+    comm->state.by_kernel = comm->kernel != NULL;
     if (status == FERRY_OK) {
         comm->state.call.op = as;
         fy_mix_board_write(comm, comm->state.call.number, as, comm->modes[0], 1, false);

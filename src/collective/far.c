@@ -250,12 +250,6 @@ static fy_progress end(fy_mix_lane *lane)
     return progress;
 }
 
-const fy_mix_verbs fy_mix_far_verbs = {.steps.run = {[FY_STEP_WAIT] = run_wait,
-                                                     [FY_STEP_SUM] = run_sum,
-                                                     [FY_STEP_PUT] = run_post,
-                                                     [FY_STEP_SIGNAL] = run_post},
-                                       .end = end};
-
 /*
  * Opening and closing
  */
@@ -349,7 +343,7 @@ ferry_status fy_mix_far_open(fy_mix_lane *lane, ferry_error *error)
     return status == FERRY_OK ? open_stage(lane, error) : status;
 }
 
-void fy_mix_far_drain(fy_mix_lane *lane)
+static void drain(fy_mix_lane *lane)
 {
     if (lane->far != NULL) {
         fy_queues_finish(&lane->far->queues);
@@ -366,7 +360,7 @@ void fy_mix_far_close(fy_mix_lane *lane)
     }
 }
 
-bool fy_mix_far_is_awaited(const fy_mix_lane *lane)
+static bool is_awaited(const fy_mix_lane *lane)
 {
     return lane->far != NULL && lane->far->is_awaited;
 }
@@ -376,7 +370,7 @@ static void ring(void *context)
     fy_bell_ring(context);
 }
 
-bool fy_mix_far_ring_when_done(fy_mix_lane *lane, fy_bell *bell)
+static bool ring_when_done(fy_mix_lane *lane, fy_bell *bell)
 {
     fy_mix_far *far = lane->far;
     bool is_open = false;
@@ -391,3 +385,12 @@ bool fy_mix_far_ring_when_done(fy_mix_lane *lane, fy_bell *bell)
     }
     return is_open;
 }
+
+const fy_mix_verbs fy_mix_far_verbs = {.steps.run = {[FY_STEP_WAIT] = run_wait,
+                                                     [FY_STEP_SUM] = run_sum,
+                                                     [FY_STEP_PUT] = run_post,
+                                                     [FY_STEP_SIGNAL] = run_post},
+                                       .end = end,
+                                       .is_awaited = is_awaited,
+                                       .ring_when_done = ring_when_done,
+                                       .drain = drain};

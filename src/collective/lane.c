@@ -19,8 +19,8 @@ void fy_mix_lane_begin(fy_mix_lane *lane)
     lane->length = fy_geometry_lane_length(&call->geometry, lane->index);
     lane->n_steps = fy_geometry_lane_steps(&call->geometry, lane->index);
     lane->link = 0;
-    lane->done = lane->n_steps == 0;
-    if (!lane->done) {
+    lane->done = lane->verbs->whole != NULL ? lane->index > 0 : lane->n_steps == 0;
+    if (!lane->done && lane->verbs->whole == NULL) {
         fy_drive_begin(&lane->drive, &call->schedule->program, &lane->verbs->steps, lane,
                        lane->n_steps);
     }
@@ -185,6 +185,11 @@ fy_progress fy_mix_lane_advance(fy_mix_lane *lane)
     if (lane->done) {
         return FY_PROGRESS_DONE;
     }
+    if (lane->verbs->whole != NULL) {
+        fy_progress whole = lane->verbs->whole(lane);
+        lane->done = whole == FY_PROGRESS_DONE;
+        return whole;
+    }
     fy_progress progress = fy_drive_go(&lane->drive, 0);
     if (progress == FY_PROGRESS_DONE) {
         progress = lane->verbs->end(lane);
@@ -197,5 +202,8 @@ fy_progress fy_mix_lane_advance(fy_mix_lane *lane)
 
 const fy_mix_link *fy_mix_lane_link(const fy_mix_lane *lane)
 {
+    if (lane->verbs->whole != NULL) {
+        return &lane->call->schedule->links[lane->link];
+    }
     return &lane->call->schedule->links[fy_drive_at(&lane->drive, 0)->first + lane->link];
 }

@@ -24,6 +24,7 @@ typedef struct fy_mix_call {
     char *out;
     fy_space in_space, out_space;
     fy_geometry geometry;
+    uint32_t n_driven; /* lanes that threads of the host move on: all, or one for a kernel */
     uint64_t cell_bytes[FY_MIX_N_EDGES];
     uint64_t geometry_key;
     bool stream; /* the output goes past the cache */
@@ -48,7 +49,15 @@ typedef struct fy_mix_lane fy_mix_lane;
  */
 typedef struct fy_mix_verbs {
     fy_verbs steps;
-    fy_progress (*end)(fy_mix_lane *lane);               /* behind the last step of a call */
+    fy_progress (*end)(fy_mix_lane *lane); /* behind the last step of a call */
+    /* The whole call at once, in place of its steps: lane 0 stands for all. NULL: by steps. */
+    fy_progress (*whole)(fy_mix_lane *lane);
+    /* Whether the lane waits for a device, and not for another rank. NULL: it never does. */
+    bool (*is_awaited)(const fy_mix_lane *lane);
+    /* Has work of the lane's devices that is under way: the bell is rung when it is done. (opt.) */
+    bool (*ring_when_done)(fy_mix_lane *lane, fy_bell *bell);
+    /* A call has failed: waits for what is still under way on the caller's memory. (optional) */
+    void (*drain)(fy_mix_lane *lane);
     int64_t (*now_ns)(const struct fy_mix_verbs *verbs); /* the host's: autotune's clock */
 } fy_mix_verbs;
 
@@ -79,8 +88,9 @@ struct fy_mix_lane {
     uint64_t moved;   /* counts everything that was done: to see whether anything is */
     ferry_status status;
     ferry_error error;
-    const void **sources; /* as many as any sum has */
-    fy_mix_far *far;      /* queues of devices; NULL until a call needs them */
+    const void **sources;         /* as many as any sum has */
+    fy_mix_far *far;              /* queues of devices; NULL until a call needs them */
+    struct fy_mix_kernel *kernel; /* the handle's */
     /* Since the last reset. */
     uint64_t n_steps_done, n_waits, inside_written, inside_read, between, device_elements;
     char line_end[FY_MIX_LINE_BYTES]; /* lanes of other threads share no line with these */
@@ -117,17 +127,15 @@ void fy_mix_lane_sum(fy_mix_lane *lane, const fy_mix_sum *sum, uint64_t number, 
 uint64_t fy_mix_lane_block(const fy_mix_lane *lane, uint64_t number);
 
 /* links.c */
+/* A message is not of this lane's call, or was written over: FAILED, with a sentence. */
+fy_progress fy_mix_fail_by_header(fy_mix_lane *lane, const fy_mix_header *header, uint32_t rank);
+fy_progress fy_mix_fail_by_epoch(fy_mix_lane *lane, const fy_mix_link *link, uint64_t epoch,
+                                 uint64_t number);
 fy_verb fy_mix_links_wait, fy_mix_links_put, fy_mix_links_signal;
 
 /* far.c. Queues for the lane's call; what was opened for calls before it is kept. */
 ferry_status fy_mix_far_open(fy_mix_lane *lane, ferry_error *error);
-/* A call has failed: waits for what is still under way on the caller's memory. */
-void fy_mix_far_drain(fy_mix_lane *lane);
 void fy_mix_far_close(fy_mix_lane *lane);
-/* Whether the lane waits for a device, and not for another rank. */
-bool fy_mix_far_is_awaited(const fy_mix_lane *lane);
-/* Has work of the lane's devices that is under way: the bell is rung when it is done. */
-bool fy_mix_far_ring_when_done(fy_mix_lane *lane, fy_bell *bell);
 
 /* "all-reduce of 8 elements in mode base-one" */
 const char *fy_mix_call_text(uint32_t op, uint32_t mode, uint64_t count, char *text, size_t bytes);

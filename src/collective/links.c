@@ -35,7 +35,7 @@ static bool agrees(const fy_mix_lane *lane, const fy_mix_header *header)
            header->geometry == call->geometry_key;
 }
 
-static fy_progress fail_by_header(fy_mix_lane *lane, const fy_mix_header *header, uint32_t rank)
+fy_progress fy_mix_fail_by_header(fy_mix_lane *lane, const fy_mix_header *header, uint32_t rank)
 {
     char theirs[96], ours[96];
     const fy_mix_call *call = lane->call;
@@ -47,6 +47,19 @@ static fy_progress fail_by_header(fy_mix_lane *lane, const fy_mix_header *header
                 "all ranks make the same calls in the same order",
                 (unsigned long long)header->call, rank, theirs, (unsigned long long)call->number,
                 lane->program->topology.world_rank, ours);
+    return FY_PROGRESS_FAILED;
+}
+
+fy_progress fy_mix_fail_by_epoch(fy_mix_lane *lane, const fy_mix_link *link, uint64_t epoch,
+                                 uint64_t number)
+{
+    lane->status =
+        fy_fail(&lane->error, FERRY_ERR_MISUSE,
+                "mixed collective: call %llu: rank %u has written use %llu of edge %s over "
+                "use %llu, which rank %u has not read",
+                (unsigned long long)lane->call->number, link->rank, (unsigned long long)epoch - 1,
+                fy_mix_edge_name((fy_mix_edge)link->edge), (unsigned long long)number,
+                lane->program->topology.world_rank);
     return FY_PROGRESS_FAILED;
 }
 
@@ -72,19 +85,9 @@ static fy_progress look_at(fy_mix_lane *lane, const fy_mix_link *link, uint64_t 
         return FY_PROGRESS_BLOCKED;
     }
     if (!agrees(lane, header)) {
-        return fail_by_header(lane, header, link->rank);
+        return fy_mix_fail_by_header(lane, header, link->rank);
     }
-    if (epoch != number + 1) {
-        lane->status =
-            fy_fail(&lane->error, FERRY_ERR_MISUSE,
-                    "mixed collective: call %llu: rank %u has written use %llu of edge %s over "
-                    "use %llu, which rank %u has not read",
-                    (unsigned long long)lane->call->number, link->rank,
-                    (unsigned long long)epoch - 1, fy_mix_edge_name((fy_mix_edge)link->edge),
-                    (unsigned long long)number, lane->program->topology.world_rank);
-        return FY_PROGRESS_FAILED;
-    }
-    return FY_PROGRESS_DONE;
+    return epoch == number + 1 ? FY_PROGRESS_DONE : fy_mix_fail_by_epoch(lane, link, epoch, number);
 }
 
 fy_progress fy_mix_links_wait(void *context, uint32_t index, uint64_t number,

@@ -36,7 +36,7 @@ static ferry_status outcome_of(const fy_mix_request *request, ferry_error *error
 static void obey_cancel(fy_mix_request *request)
 {
     ferry_mixed_comm *comm = request->comm;
-    fy_mix_driver d = {.comm = comm, .n = comm->state.call.geometry.n_lanes};
+    fy_mix_driver d = {.comm = comm, .n = comm->state.call.n_driven};
     if (atomic_load(&request->cancelled) && !fy_mix_is_over(&d)) {
         fy_comm_break(comm, FERRY_ERR_ABORTED, "rank %u cancelled call %llu",
                       comm->program.topology.world_rank,
@@ -58,7 +58,7 @@ static void poll_once(fy_mix_request *request)
 {
     ferry_mixed_comm *comm = request->comm;
     fy_mix_driver d = {.comm = comm,
-                       .n = comm->state.call.geometry.n_lanes,
+                       .n = comm->state.call.n_driven,
                        .waits = request->waits,
                        .worked_ns = request->worked_ns};
     fy_mix_work_network(comm);
@@ -112,7 +112,7 @@ static void end_polled(fy_mix_request *request)
 static void test_once(fy_mix_request *request)
 {
     ferry_mixed_comm *comm = request->comm;
-    fy_mix_driver d = {.comm = comm, .n = comm->state.call.geometry.n_lanes};
+    fy_mix_driver d = {.comm = comm, .n = comm->state.call.n_driven};
     ferry_status status;
     obey_cancel(request);
     poll_once(request);
@@ -259,7 +259,7 @@ ferry_status fy_comm_start(ferry_mixed_comm *comm, uint32_t op, const ferry_mixe
     request->worked_ns = 0;
     request->settling_ns = 0;
     atomic_store(&request->cancelled, false);
-    fy_mix_driver d = {.comm = comm, .n = comm->state.call.geometry.n_lanes};
+    fy_mix_driver d = {.comm = comm, .n = comm->state.call.n_driven};
     fy_mix_work(&d);
     let_go(request);
     fy_work_start(comm->world, &comm->work, true);

@@ -59,7 +59,7 @@ void fy_tuning_adopt(ferry_mixed_comm *comm, fy_tuning *tuning)
 
 uint32_t fy_tuning_most_lines(const ferry_mixed_comm *comm)
 {
-    const fy_geometry_limits *limits = &comm->program.limits;
+    const fy_geometry_limits *limits = &fy_comm_program(comm)->limits;
     return limits->max_lines == 0 ? limits->most_lines
                                   : (uint32_t)fy_min(limits->max_lines, limits->most_lines);
 }

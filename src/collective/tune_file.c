@@ -61,7 +61,7 @@ static void write_head(fy_writer *w, const document *d)
     fy_write_text(w, ", \"between\": ");
     fy_write_string(w, d->info.between_engine);
     fy_write_text(w, "},\n  \"grid_size\": ");
-    fy_write_u64(w, d->comm->program.n_lanes);
+    fy_write_u64(w, fy_comm_program(d->comm)->n_lanes);
     fy_write_text(w, ",\n  \"timings\": [");
 }
 
@@ -167,12 +167,13 @@ static ferry_status note_engines(const ferry_mixed_comm *comm, const head *h, co
     ferry_mixed_comm_info info = FERRY_MIXED_COMM_INFO_INIT;
     FY_TRY(ferry_mixed_comm_get_info(comm, &info, error));
     if (strcmp(h->inside, info.inside_engine) != 0 ||
-        strcmp(h->between, info.between_engine) != 0 || h->n_lanes != comm->program.n_lanes) {
+        strcmp(h->between, info.between_engine) != 0 ||
+        h->n_lanes != fy_comm_program(comm)->n_lanes) {
         fy_log(FERRY_LOG_INFO,
                "%s was measured with %u lanes and engines \"%s\" and \"%s\"; this handle has %u, "
                "\"%s\" and \"%s\"",
-               path, h->n_lanes, h->inside, h->between, comm->program.n_lanes, info.inside_engine,
-               info.between_engine);
+               path, h->n_lanes, h->inside, h->between, fy_comm_program(comm)->n_lanes,
+               info.inside_engine, info.between_engine);
     }
     return FERRY_OK;
 }

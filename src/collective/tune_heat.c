@@ -8,10 +8,11 @@
 #include <string.h>
 
 /* Tensors of one row in each chunk. */
-static ferry_mixed_tensor tensor_of(const fy_course *course, char *base, uint32_t n_chunks,
+static ferry_mixed_tensor tensor_of(const fy_course *course, ferry_buffer memory, uint32_t n_chunks,
                                     uint64_t piece_bytes)
 {
-    return (ferry_mixed_tensor){ferry_buffer_of(base, n_chunks * piece_bytes), n_chunks,
+    memory.bytes = n_chunks * piece_bytes;
+    return (ferry_mixed_tensor){memory, n_chunks,
                                 piece_bytes / course->comm->program.element_bytes};
 }
 

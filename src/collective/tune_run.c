@@ -6,6 +6,7 @@
 #include "base/alloc.h"
 #include "base/checked.h"
 #include "base/log.h"
+#include "collective/kernel.h"
 #include "collective/tune_heat.h"
 #include "collective/tune_table.h"
 #include "host/room.h"
@@ -45,7 +46,7 @@ typedef struct search {
     ferry_mixed_comm *comm;
     fy_tuning *tuning;
     uint64_t most_bytes;
-    char *memory[2]; /* as they were allocated */
+    ferry_buffer memory[2]; /* as they were allocated */
     fy_course course;
     mode_past past[FERRY_MIXED_N_MODES];
     uint32_t last_choice; /* FERRY_MIXED_MODE_DEFAULT: none */
@@ -149,14 +150,14 @@ static size_t list_blocks(const search *s, uint32_t blocks[MOST_BLOCKS])
     const ferry_mixed_comm *comm = s->comm;
     uint64_t line = FY_MIX_LINE_BYTES / comm->program.element_bytes;
     fy_geometry usual =
-        fy_geometry_of(&comm->program.limits, s->course.bytes / comm->program.element_bytes,
-                       comm->program.element_bytes);
+        fy_geometry_of(&fy_comm_program(comm)->limits,
+                       s->course.bytes / comm->program.element_bytes, comm->program.element_bytes);
     uint64_t range = usual.lane_elements / line;
     uint64_t largest = usual.n_lanes > 1 ? fy_ceil_div(range, 2) : range;
     size_t n = 0;
     largest = fy_min(largest, fy_tuning_most_lines(comm));
     for (uint64_t lines = largest; n < MOST_BLOCKS; lines = fy_ceil_div(lines, 2)) {
-        if (lines < comm->program.limits.min_lines || lines <= 1) {
+        if (lines < fy_comm_program(comm)->limits.min_lines || lines <= 1) {
             break;
         }
         if (lines != usual.block_elements / line) {
@@ -390,18 +391,35 @@ static ferry_status agree_on_size(search *s, ferry_error *error)
     return status;
 }
 
-/* Ones and numbers near them: nothing that is slow to add. All pages are there afterwards. */
-static char *make_tensor(search *s, int which)
+/*
+ * Ones and numbers near them: nothing that is slow to add. All pages are there afterwards. Memory
+ * of a device is zero.
+ */
+static ferry_status make_tensor(search *s, int which, ferry_buffer *tensor_out, ferry_error *error)
 {
     uint64_t bytes = s->most_bytes * most_chunks(s->comm);
-    s->memory[which] = fy_alloc(bytes + FY_MIX_LINE_BYTES, 1);
-    if (s->memory[which] == NULL) {
-        return NULL;
+    ferry_buffer *memory = &s->memory[which];
+    if (s->comm->kernel != NULL) {
+        FY_TRY(fy_mix_kernel_alloc(s->comm->kernel, bytes, memory, error));
+        *tensor_out = *memory;
+        return FERRY_OK;
     }
-    char *base = s->memory[which];
+    char *base = fy_alloc(bytes + FY_MIX_LINE_BYTES, 1);
+    FY_TRY(fy_check_memory(base != NULL, "what autotune measures with", error));
+    memory->base = base;
     base += (FY_MIX_LINE_BYTES - (uintptr_t)base % FY_MIX_LINE_BYTES) % FY_MIX_LINE_BYTES;
     memset(base, 0x3c, bytes);
-    return base;
+    *tensor_out = ferry_buffer_of(base, bytes);
+    return FERRY_OK;
+}
+
+static void drop_tensor(search *s, int which)
+{
+    if (s->comm->kernel != NULL) {
+        fy_mix_kernel_free(s->comm->kernel, &s->memory[which]);
+    } else {
+        fy_free(s->memory[which].base);
+    }
 }
 
 static size_t count_timings(const search *s)
@@ -417,11 +435,9 @@ static ferry_status prepare(search *s, ferry_error *error)
 {
     s->tuning = fy_tuning_create(count_timings(s));
     s->course.comm = s->comm;
-    s->course.in = make_tensor(s, 0);
-    s->course.out = make_tensor(s, 1);
-    return s->tuning == NULL || s->course.in == NULL || s->course.out == NULL
-               ? fy_fail_no_memory(error, "what autotune measures with")
-               : FERRY_OK;
+    FY_TRY(fy_check_memory(s->tuning != NULL, "what autotune measures", error));
+    FY_TRY(make_tensor(s, 0, &s->course.in, error));
+    return make_tensor(s, 1, &s->course.out, error);
 }
 
 static ferry_status time_all(search *s, ferry_error *error)
@@ -454,7 +470,7 @@ ferry_status fy_tune_run(ferry_mixed_comm *comm, ferry_error *error)
     FY_THEN(status, fy_agree(comm->world, prepare(&s, error), error));
     FY_THEN(status, time_all(&s, error));
     fy_tune_destroy(s.tuning);
-    fy_free(s.memory[0]);
-    fy_free(s.memory[1]);
+    drop_tensor(&s, 0);
+    drop_tensor(&s, 1);
     return status;
 }

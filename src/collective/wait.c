@@ -89,7 +89,9 @@ static int64_t sleep_ns(void *context)
         }
     }
     for (uint32_t i = d->first; i < d->first + d->n; i++) {
-        if (fy_mix_far_ring_when_done(&comm->state.lanes[i], comm->world->bell)) {
+        fy_mix_lane *lane = &comm->state.lanes[i];
+        if (lane->verbs->ring_when_done != NULL &&
+            lane->verbs->ring_when_done(lane, comm->world->bell)) {
             ns = ns < MOST_DEVICE_NS ? ns : MOST_DEVICE_NS;
         }
     }
@@ -174,7 +176,7 @@ void fy_mix_look_around(fy_mix_driver *d)
     read_answers(d);
     for (uint32_t i = d->first; i < d->first + d->n && !has_news(comm); i++) {
         fy_mix_lane *lane = &comm->state.lanes[i];
-        if (lane->done || fy_mix_far_is_awaited(lane)) {
+        if (lane->done || (lane->verbs->is_awaited != NULL && lane->verbs->is_awaited(lane))) {
             continue;
         }
         rank = fy_mix_lane_link(lane)->rank;
@@ -274,7 +276,10 @@ static ferry_status settle(ferry_mixed_comm *comm, ferry_error *error)
 ferry_status fy_mix_drain(ferry_mixed_comm *comm, ferry_status status)
 {
     for (uint32_t i = 0; i < comm->program.n_lanes; i++) {
-        fy_mix_far_drain(&comm->state.lanes[i]);
+        fy_mix_lane *lane = &comm->state.lanes[i];
+        if (lane->verbs != NULL && lane->verbs->drain != NULL) {
+            lane->verbs->drain(lane);
+        }
     }
     return status;
 }
@@ -282,7 +287,7 @@ ferry_status fy_mix_drain(ferry_mixed_comm *comm, ferry_status status)
 ferry_status fy_mix_work_until_over(ferry_mixed_comm *comm, fy_joint_call as, ferry_error *error)
 {
     ferry_status status = FERRY_OK;
-    uint32_t n_lanes = comm->state.call.geometry.n_lanes;
+    uint32_t n_lanes = comm->state.call.n_driven;
     fy_work_block(comm->world, &comm->work, as);
     if (comm->team != NULL && n_lanes > 1) {
         comm->state.on_queue = fy_order_is_entered(comm->world);

@@ -4,6 +4,7 @@
 
 #include "exec/area.h"
 #include "exec/cast.h"
+#include "exec/lanes.h"
 #include "exec/sum.h"
 #include "memory/kind.h"
 
@@ -71,6 +72,27 @@ typedef struct fy_exec {
                          void *to_base, const fy_area *from, const void *from_base, uint64_t first,
                          uint64_t n, uint64_t *hash_out, ferry_error *error);
     ferry_status (*sum)(fy_exec_queue *queue, const fy_sum *sum, ferry_error *error);
+
+    /*
+     * A call of a program of lanes: see lanes.h. Everything that it names by an address must be
+     * memory that the queue's device reaches, pinned memory of the host included, and must stay.
+     * Lanes wait for those of other ranks: a call that does not end by its deadline, or by the
+     * board's `stop`, holds up the queue. (all three optional: devices of this kind run no such
+     * programs)
+     */
+    ferry_status (*lanes)(fy_exec_queue *queue, const fy_lanes_call *call, ferry_error *error);
+    /*
+     * FY_LANES_PAGE_BYTES of the host's memory that all devices reach, for a board and reports, not
+     * cleared; and gives them back.
+     */
+    ferry_status (*lanes_take)(void **page_out, ferry_error *error);
+    void (*lanes_give)(void *page);
+    /*
+     * How many lanes a device runs at once: all calls that meet there share them. Its identity is
+     * the same in all processes, and no other device's.
+     */
+    ferry_status (*most_lanes)(int32_t device, uint32_t *n_out, uint64_t *identity_out,
+                               ferry_error *error);
 
     /*
      * Words are host memory. set is a release store, wait passes once the word is at least value.

@@ -259,6 +259,9 @@ static areas draw_areas(scene *c, const call *what)
     bool is_far = c->far != 0 && one_in(&shared, c->far);
     for (int i = 0; i < 2 && is_far; i++) {
         int drawn = (int)random_below(&random, 3) - 1;
+        if (device_has_kernels() && drawn >= 0) { /* the handle's, which must reach them */
+            drawn = (int)(c->at.rank % 2);
+        }
         a.device[i] = drawn < 0 ? -1 : device_number(drawn);
     }
     return a;

@@ -1,6 +1,7 @@
 /* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
 /* Ranks that call something else, that stand still, and that die. */
 #include "collective/suite.h"
+#include "support/devices.h"
 
 #include <signal.h>
 #include <stdatomic.h>
@@ -251,6 +252,7 @@ void case_killed(rank_context *me)
 
 void case_stopped(rank_context *me)
 {
+    me->keeps = device_has_kernels();
     hurt_in_calls(me, true);
 }
 

@@ -1,5 +1,6 @@
 /* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
 #include "collective/suite.h"
+#include "support/devices.h"
 
 /* Drawing */
 
@@ -116,6 +117,10 @@ ferry_mixed_comm_options scene_options(const rank_context *me, const shape *s, u
         o.local_tp_size = 0;
     }
     draw_blocks(&o, random);
+    if (device_has_kernels()) {
+        o.device.kind = device_kind();
+        o.device.index = device_number((int32_t)(me->rank % 2));
+    }
     return o;
 }
 
@@ -210,6 +215,8 @@ static void check_info(const scene *c)
            info.dp_size);
     expect(me, info.dtype == c->options.dtype && info.grid_size >= 1, "%s: info", c->name);
     expect(me, info.deterministic == c->options.deterministic, "%s: info", c->name);
+    expect(me, info.kernels == (device_has_kernels() && c->multicast), "%s: %s kernels", c->name,
+           info.kernels ? "" : "no");
 }
 
 void scene_open(scene *c, rank_context *me, const shape *s, const ferry_mixed_comm_options *options)
@@ -219,7 +226,7 @@ void scene_open(scene *c, rank_context *me, const shape *s, const ferry_mixed_co
     if (status != FERRY_OK) {
         fail(me, "%s: create: %s: %s", c->name, ferry_status_name(status), me->error.message);
     }
-    c->far = s->w > 8 ? 0 : 40;
+    c->far = device_has_kernels() ? 2 : s->w > 8 ? 0 : 40;
     c->multicast = row_is_mapped(me, s);
     check_ops(c);
     check_modes(c);

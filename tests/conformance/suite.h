@@ -89,6 +89,7 @@ struct rank_context {
     run_shared *shared;
     ferry_world **extra; /* threads: handles of further worlds, by number and rank */
     ferry_error error;
+    bool keeps; /* memory that a rank may still write to, of which nobody knows whether it does */
 };
 
 extern const case_row case_rows[];

@@ -18,7 +18,8 @@ import tempfile
 
 MOST_REGISTERS = 40
 KERNELS = ["fy_cuda_copy_16", "fy_cuda_copy_8", "fy_cuda_copy_4", "fy_cuda_copy_2", "fy_cuda_copy_1",
-           "fy_cuda_copy_rows", "fy_cuda_copy_table", "fy_cuda_cast_8", "fy_cuda_cast_4", "fy_cuda_cast_1", "fy_cuda_sum_8", "fy_cuda_sum_1"]
+           "fy_cuda_copy_rows", "fy_cuda_copy_table", "fy_cuda_cast_8", "fy_cuda_cast_4", "fy_cuda_cast_1", "fy_cuda_sum_8", "fy_cuda_sum_1",
+           "fy_cuda_lanes"]
 # Loads and stores that each must have.
 WIDTHS = {"fy_cuda_copy_16": (r"LDG\.E\S*\.128", r"STG\.E\S*\.128"),
           "fy_cuda_copy_8": (r"LDG\.E\S*\.64", r"STG\.E\S*\.64"),
@@ -26,7 +27,8 @@ WIDTHS = {"fy_cuda_copy_16": (r"LDG\.E\S*\.128", r"STG\.E\S*\.128"),
           "fy_cuda_copy_table": (r"LDG\.E\S*\.128", r"STG\.E\S*\.128"),
           "fy_cuda_cast_8": (r"LDG\.E\S*\.128", r"STG\.E\S*\.128"),
           "fy_cuda_cast_4": (r"LDG\.E\S*\.64", r"STG\.E\S*\.128"),
-          "fy_cuda_sum_8": (r"LDG\.E\S*\.128", r"STG\.E\S*\.128")}
+          "fy_cuda_sum_8": (r"LDG\.E\S*\.128", r"STG\.E\S*\.128"),
+          "fy_cuda_lanes": (r"LDG\.E\S*\.128", r"STG\.E\S*\.128")}
 
 
 def check_ptxas(nvcc, source, problems):

@@ -3,19 +3,26 @@
 
 #include "memory/cuda/kernels.h"
 
+#include <pthread.h>
 #include <setjmp.h>
+#include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 _Thread_local fy_twin_at fy_twin_place;
 void *(*twin_look_up)(uint64_t at, uint32_t bytes, int writes);
+_Thread_local int twin_device;
+bool (*twin_is_lost)(int device);
 
 static _Thread_local jmp_buf out;
 static _Thread_local twin_end end;
 
 static const twin_kernel kernels[] = {
-#define KERNEL(kernel, type) {#kernel, sizeof(type), kernel##_run},
-    FY_CUDA_KERNELS(KERNEL)
-#undef KERNEL
+#define PLAIN(kernel, type) {#kernel, sizeof(type), kernel##_run, false},
+#define MEETING(kernel, type) {#kernel, sizeof(type), kernel##_run, true},
+    FY_CUDA_PLAIN_KERNELS(PLAIN) FY_CUDA_MEETING_KERNELS(MEETING)
+#undef PLAIN
+#undef MEETING
 };
 
 const twin_kernel *twin_find(const char *name)
@@ -34,13 +41,80 @@ void *fy_twin_reach(uint64_t at, uint32_t bytes, int writes)
         end = TWIN_MISALIGNED;
         longjmp(out, 1);
     }
-    void *found =
-        twin_look_up != NULL ? twin_look_up(at, bytes, writes) : (void *)(uintptr_t)at;
+    void *found = twin_look_up != NULL ? twin_look_up(at, bytes, writes) : (void *)(uintptr_t)at;
     if (found == NULL) {
         end = TWIN_OUTSIDE;
         longjmp(out, 1);
     }
     return found;
+}
+
+uint64_t fy_twin_clock_ns(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+void fy_twin_pause(void)
+{
+    struct timespec moment = {.tv_nsec = 20000};
+    nanosleep(&moment, NULL);
+    if (twin_is_lost != NULL && twin_is_lost(twin_device)) {
+        end = TWIN_LOST;
+        longjmp(out, 1);
+    }
+}
+
+/* A block of a kernel that meets. */
+typedef struct meeting {
+    pthread_t thread;
+    bool is_started;
+    const twin_kernel *kernel;
+    const void *argument;
+    uint32_t block, blocks;
+    int device;
+    twin_end end;
+} meeting;
+
+static void *meet(void *context)
+{
+    meeting *one = context;
+    twin_device = one->device;
+    fy_twin_place = (fy_twin_at){.threads = 1, .block = one->block, .blocks = one->blocks};
+    end = TWIN_DONE;
+    if (setjmp(out) == 0) {
+        one->kernel->run(one->argument);
+    }
+    one->end = end;
+    return NULL;
+}
+
+/* The first block that has failed says how; one without a thread of its own never comes. */
+static twin_end meet_all(const twin_kernel *kernel, uint32_t blocks, const void *argument,
+                         uint64_t order)
+{
+    twin_end all = TWIN_DONE;
+    meeting *each = calloc(blocks, sizeof *each);
+    for (uint32_t i = 0; each != NULL && i < blocks; i++) {
+        uint32_t b = (uint32_t)((i + order) % blocks);
+        each[b] = (meeting){.kernel = kernel,
+                            .argument = argument,
+                            .block = b,
+                            .blocks = blocks,
+                            .device = twin_device};
+        each[b].is_started = pthread_create(&each[b].thread, NULL, meet, &each[b]) == 0;
+    }
+    for (uint32_t b = 0; each != NULL && b < blocks; b++) {
+        if (each[b].is_started) {
+            pthread_join(each[b].thread, NULL);
+        }
+        twin_end its = each[b].is_started ? each[b].end : TWIN_LOST;
+        all = all == TWIN_DONE ? its : all;
+    }
+    all = each == NULL ? TWIN_LOST : all;
+    free(each);
+    return all;
 }
 
 static void run_all(const twin_kernel *kernel, const void *argument, uint64_t order)
@@ -57,6 +131,9 @@ static void run_all(const twin_kernel *kernel, const void *argument, uint64_t or
 twin_end twin_launch(const twin_kernel *kernel, uint32_t blocks, uint32_t threads,
                      const void *argument, uint64_t order)
 {
+    if (kernel->meets) {
+        return meet_all(kernel, blocks, argument, order);
+    }
     end = TWIN_DONE;
     fy_twin_place = (fy_twin_at){.threads = threads, .blocks = blocks};
     if (setjmp(out) == 0) {

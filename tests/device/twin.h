@@ -2,23 +2,31 @@
 #ifndef FERRY_TESTS_DEVICE_TWIN_H
 #define FERRY_TESTS_DEVICE_TWIN_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
 /*
  * The twin of ferry's kernels: the same source, compiled for this processor. Threads run one after
- * the other, blocks in an order of their own in each launch, as kernels promise to need none.
+ * the other, blocks in an order of their own in each launch, as kernels promise to need none. But
+ * kernels that meet have all their blocks at once, each a thread of the process, which does the
+ * work of all threads of the block: there a block has one thread.
  */
 typedef struct twin_kernel {
     const char *name;
     size_t argument_bytes;
     void (*run)(const void *argument);
+    bool meets;
 } twin_kernel;
 
 /* NULL: there is no such kernel. */
 const twin_kernel *twin_find(const char *name);
 
-typedef enum twin_end { TWIN_DONE = 0, TWIN_OUTSIDE, TWIN_MISALIGNED } twin_end;
+typedef enum twin_end { TWIN_DONE = 0, TWIN_OUTSIDE, TWIN_MISALIGNED, TWIN_LOST } twin_end;
+
+/* The device of the thread's launch, and whether it is lost: a block that waits ends then. */
+extern _Thread_local int twin_device;
+extern bool (*twin_is_lost)(int device);
 
 /*
  * Where `bytes` at an address lie; NULL: they are not to be had. Set before the first launch; NULL:

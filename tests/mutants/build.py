@@ -86,7 +86,7 @@ class Build:
                 if path in self.inputs:
                     needed.add(path)
                 elif word in test["environment"].values():  # a folder of plug-ins, or of the package
-                    needed.update(o for o in self.inputs if o.endswith(".so") and (
+                    needed.update(o for o in self.inputs if is_library(o) and (
                         os.path.dirname(o) == path or path and o.startswith(path + "/ferry/")))
         return sorted(needed)
 
@@ -179,7 +179,7 @@ class Build:
             path = match.group(1) or ""
             if path in self.changed:
                 return str(self.changed[path])
-            if is_folder and any(o.startswith(path) and o.endswith(".so") for o in self.changed):
+            if is_folder and any(o.startswith(path) and is_library(o) for o in self.changed):
                 self.fill(path)
                 return str(self.over / path)
             return match.group(0)
@@ -231,6 +231,11 @@ class Build:
         """The same, and how many seconds it took."""
         began = time.monotonic()
         return self.run(name, arguments, limit_s), time.monotonic() - began
+
+
+def is_library(output):
+    """One that is loaded: a plug-in, or what stands in for a library with a number."""
+    return re.search(r"\.so(\.\d+)?$", output) is not None
 
 
 def limit():

@@ -33,6 +33,13 @@ static inline bool device_is_real(void)
     return device_kind() == FERRY_MEMORY_CUDA && access("/dev/nvidiactl", F_OK) == 0;
 }
 
+/* Whether mixed collectives are to be made by kernels: handles name a device then. */
+static inline bool device_has_kernels(void)
+{
+    const char *text = getenv("FERRY_TEST_KERNELS");
+    return text != NULL && strcmp(text, "1") == 0;
+}
+
 /* How many devices there are: far has two, a machine perhaps one. At least 1, to be a divisor. */
 static inline int32_t device_kind_count(void)
 {

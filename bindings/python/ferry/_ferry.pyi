@@ -359,6 +359,7 @@ class MixedComm:
         min_block_size: int,
         min_num_steps: int,
         autotune_bytes: int,
+        cuda_device: int,
         ib_enable_ibgda: bool,
         should_init_nvshmem: bool,
         use_autotune: bool,

@@ -128,7 +128,7 @@ class MixedCommCounts(NamedTuple):
     dp_rank="This rank of its data-parallel group.",
     dp_size="How many ranks that group has.",
     dtype="The dtype of tensors, as ferry calls it.",
-    grid_size="How many threads carry out an operation.",
+    grid_size="How many threads, or blocks of a kernel, carry out an operation.",
     max_block_size="The longest block, in lines of 64 bytes.",
     staging_bytes="Memory that this rank has for operations.",
     virtual_memory="Whether the ranks of a node share memory.",
@@ -139,6 +139,7 @@ class MixedCommCounts(NamedTuple):
     inside_engine="Who carries bytes inside a node.",
     between_engine="Who carries bytes between nodes.",
     between_note="Why nobody does, where that is so.",
+    kernels="Whether a kernel of the device makes each call.",
 )
 class MixedCommInfo(NamedTuple):
     """The topology and the engines of a handler, with all defaults filled in."""
@@ -169,6 +170,7 @@ class MixedCommInfo(NamedTuple):
     inside_engine: Optional[str]
     between_engine: Optional[str]
     between_note: Optional[str]
+    kernels: bool
 
 
 Op = Union[MixedCommOp, int, str]
@@ -182,7 +184,8 @@ class MixedCommHandler(_ferry.MixedComm):
     ``local_rank + inter_rank * local_size``, and on each level ``None`` for a tp or dp size is what
     the other leaves; with neither, all ranks are tensor-parallel. ``None`` for all six ranks and
     sizes takes the world's own. ``dtype`` is f16, bf16 or f32, as torch, numpy or ferry call it;
-    ``device`` is the CPU.
+    ``device`` is the CPU, or a GPU: ``"cuda"`` is torch's current one, ``"cuda:1"`` that number. With
+    GPUs on all ranks that reach each other's memory a kernel makes each call (``describe().kernels``).
 
     The constructor, the ``init_`` methods, ``run_autotune``, ``run``, ``start`` and ``shutdown`` are
     collective: every rank calls them, in the same order. ``start`` returns a
@@ -238,7 +241,7 @@ class MixedCommHandler(_ferry.MixedComm):
         only_construct: bool = False,
         transport: Optional["RemoteCopyService"] = None,
     ) -> None:
-        _check_device(device)
+        cuda_device = _cuda_device_of(device)
         self.dtype = dtype
         self.device = device
         self.use_autotune = bool(use_autotune)
@@ -271,6 +274,7 @@ class MixedCommHandler(_ferry.MixedComm):
                 self._world,
                 dtype,
                 **options,
+                cuda_device=cuda_device,
                 ib_enable_ibgda=ib_enable_ibgda,
                 should_init_nvshmem=should_init_nvshmem,
                 use_autotune=use_autotune,
@@ -423,8 +427,11 @@ def _number(name: str, value: Optional[int], least: int = 0, bits: int = 32) -> 
     return number
 
 
-def _check_device(device: Any) -> None:
-    kind = "cpu" if device is None else str(device).split(":")[0]
+def _cuda_device_of(device: Any) -> int:
+    """The number of a CUDA device, or -1 for the CPU."""
+    kind, _, number = ("cpu" if device is None else str(device)).partition(":")
+    if number and not number.isdecimal():
+        raise InvalidInput(f'device {device} is asked for: give a number, as in "cuda:0"')
     if kind not in ("cpu", "cuda"):
         raise Unsupported(f'device {device} is asked for: give torch.device("cpu") or ("cuda")')
     for name, _, _, why_not in _ferry.memory_kinds() if kind == "cuda" else ():
@@ -433,6 +440,12 @@ def _check_device(device: Any) -> None:
                 f"device {device} is asked for, and GPUs cannot be used here ({why_not}): give "
                 'torch.device("cpu") and tensors in host memory'
             )
+    if kind == "cpu":
+        return -1
+    torch = sys.modules.get("torch")
+    if not number and torch is not None and torch.cuda.is_available():
+        return int(torch.cuda.current_device())
+    return int(number or 0)
 
 
 def _world_of_group(group: Any) -> "World":

@@ -70,6 +70,7 @@ static bool parse_making(PyObject *args, PyObject *kwargs, making *m, PyObject *
                             "min_block_size",
                             "min_num_steps",
                             "autotune_bytes",
+                            "cuda_device",
                             "ib_enable_ibgda",
                             "should_init_nvshmem",
                             "use_autotune",
@@ -81,16 +82,19 @@ static bool parse_making(PyObject *args, PyObject *kwargs, making *m, PyObject *
                             NULL};
     ferry_mixed_comm_options *o = &m->options;
     PyObject *dtype_object;
-    int flags[5];
+    int flags[5], cuda_device = -1;
     if (!PyArg_ParseTupleAndKeywords(
-            args, kwargs, "OO$IIIIIIIIIIIIIIKpppppzzO", names, world, &dtype_object, &o->world_rank,
-            &o->world_size, &o->local_rank, &o->local_size, &o->inter_rank, &o->inter_size,
-            &o->local_tp_size, &o->local_dp_size, &o->inter_tp_size, &o->inter_dp_size,
-            &o->grid_size, &o->max_block_size, &o->min_block_size, &o->min_num_steps,
-            &o->autotune_bytes, &flags[0], &flags[1], &flags[2], &flags[3], &flags[4], &o->engines,
-            &o->tune_file, &m->lender) ||
+            args, kwargs, "OO$IIIIIIIIIIIIIIKipppppzzO", names, world, &dtype_object,
+            &o->world_rank, &o->world_size, &o->local_rank, &o->local_size, &o->inter_rank,
+            &o->inter_size, &o->local_tp_size, &o->local_dp_size, &o->inter_tp_size,
+            &o->inter_dp_size, &o->grid_size, &o->max_block_size, &o->min_block_size,
+            &o->min_num_steps, &o->autotune_bytes, &cuda_device, &flags[0], &flags[1], &flags[2],
+            &flags[3], &flags[4], &o->engines, &o->tune_file, &m->lender) ||
         !fp_dtype_of(dtype_object, dtype) || !borrow_transport(m)) {
         return false;
+    }
+    if (cuda_device >= 0) {
+        o->device = (ferry_device){FERRY_MEMORY_CUDA, cuda_device};
     }
     o->dtype = dtype->kind;
     o->ib_enable_ibgda = flags[0] != 0;
@@ -539,14 +543,14 @@ static PyObject *info_tuple(const void *content)
     return dtype == NULL
                ? NULL
                : Py_BuildValue(
-                     "(IIIIIIIIIIIIIINIIKNNNNNzzz)", i->world_rank, i->world_size, i->local_rank,
+                     "(IIIIIIIIIIIIIINIIKNNNNNzzzN)", i->world_rank, i->world_size, i->local_rank,
                      i->local_size, i->inter_rank, i->inter_size, i->local_tp_size,
                      i->local_dp_size, i->inter_tp_size, i->inter_dp_size, i->tp_rank, i->tp_size,
                      i->dp_rank, i->dp_size, dtype, i->grid_size, i->max_block_size,
                      (unsigned long long)i->staging_bytes, PyBool_FromLong(i->virtual_memory),
                      PyBool_FromLong(i->multicast), PyBool_FromLong(i->between_nodes),
                      PyBool_FromLong(i->tuned), PyBool_FromLong(i->deterministic), i->inside_engine,
-                     i->between_engine, i->between_note);
+                     i->between_engine, i->between_note, PyBool_FromLong(i->kernels));
 }
 
 static PyObject *describe(PyObject *self, PyObject *unused)
@@ -657,7 +661,7 @@ static PyMethodDef methods[] = {
      FP_DOC("_open($self, /, world, dtype, *, world_rank, world_size, local_rank, local_size, "
             "inter_rank, inter_size, local_tp_size, local_dp_size, inter_tp_size, "
             "inter_dp_size, grid_size, max_block_size, min_block_size, min_num_steps, "
-            "autotune_bytes, ib_enable_ibgda, should_init_nvshmem, use_autotune, "
+            "autotune_bytes, cuda_device, ib_enable_ibgda, should_init_nvshmem, use_autotune, "
             "deterministic, only_construct, engines, tune_file, transport)",
             "Makes the handle.")},
     {"_shut_down", shut_down, METH_NOARGS,

@@ -2,6 +2,8 @@
 #ifndef FY_MEMORY_CUDA_ARGUMENTS_H
 #define FY_MEMORY_CUDA_ARGUMENTS_H
 
+#include "exec/lanes.h"
+
 #include <stdint.h>
 
 /*
@@ -94,7 +96,8 @@ typedef enum fy_cuda_number {
 /* What a cast does beside the change of type. */
 enum { FY_CUDA_SATURATES = 1, FY_CUDA_MULTIPLIES = 2, FY_CUDA_ADDS = 4 };
 
-/* fy_cuda_cast_8, _4 (to f32) and _1: a unit is so many numbers; sides of units of different sizes. */
+/* fy_cuda_cast_8, _4 (to f32) and _1: a unit is so many numbers; sides of units of different sizes.
+ */
 typedef struct fy_cuda_cast {
     fy_cuda_side to, from;
     uint32_t n_units;
@@ -113,8 +116,14 @@ typedef struct fy_cuda_sum {
     uint32_t spare;
 } fy_cuda_sum;
 
-/* All kernels: X(name, its argument). */
-#define FY_CUDA_KERNELS(X)                                                                         \
+/*
+ * Kernels that meet: X(name, its argument). Their blocks wait for those of other launches, so all
+ * of a launch must be there at once, and those of the others too.
+ */
+#define FY_CUDA_MEETING_KERNELS(X) X(fy_cuda_lanes, fy_lanes_call)
+
+/* The others: blocks in any order. */
+#define FY_CUDA_PLAIN_KERNELS(X)                                                                   \
     X(fy_cuda_copy_16, fy_cuda_copy)                                                               \
     X(fy_cuda_copy_8, fy_cuda_copy)                                                                \
     X(fy_cuda_copy_4, fy_cuda_copy)                                                                \
@@ -127,5 +136,7 @@ typedef struct fy_cuda_sum {
     X(fy_cuda_cast_1, fy_cuda_cast)                                                                \
     X(fy_cuda_sum_8, fy_cuda_sum)                                                                  \
     X(fy_cuda_sum_1, fy_cuda_sum)
+
+#define FY_CUDA_KERNELS(X) FY_CUDA_PLAIN_KERNELS(X) FY_CUDA_MEETING_KERNELS(X)
 
 #endif

@@ -160,6 +160,19 @@ bool fy_cuda_is_used(int32_t number)
     return used(number) != NULL;
 }
 
+int32_t fy_cuda_any_used(void)
+{
+    int32_t n_devices = 0, found = 0;
+    char why[256];
+    if (!fy_cuda_open(&n_devices, why, sizeof why)) {
+        return 0;
+    }
+    while (found < n_devices && !fy_cuda_is_used(found)) {
+        found++;
+    }
+    return found < n_devices ? found : 0;
+}
+
 CUcontext fy_cuda_context_of(int32_t number)
 {
     const fy_cuda_device *device = used(number);

@@ -45,6 +45,8 @@ CUresult fy_cuda_push(CUcontext context);
 
 /* Whether the process has used the device: what it has of it stays. */
 bool fy_cuda_is_used(int32_t number);
+/* One that is, or 0: for what any device does, so that no other one gets a context for it. */
+int32_t fy_cuda_any_used(void);
 CUcontext fy_cuda_context_of(int32_t number); /* NULL: it is not used */
 /*
  * Whether the device reads and writes memory of the other. Asked for once, and then it stays so:

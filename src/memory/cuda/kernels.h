@@ -682,3 +682,5 @@ FY_KERNEL(fy_cuda_copy_rows, fy_cuda_rows)
         }
     }
 }
+
+#include "memory/cuda/lanes_kernel.h"

@@ -322,7 +322,7 @@ ferry_status fy_cuda_reach_of(const fy_cuda_device *device, const void *base, ui
 static ferry_status pin(void *base, uint64_t bytes, ferry_error *error)
 {
     const fy_cuda_device *device;
-    FY_TRY(fy_cuda_enter(0, &device, error));
+    FY_TRY(fy_cuda_enter(fy_cuda_any_used(), &device, error));
     CUresult result = fy_cuda.cuMemHostRegister(
         base, (size_t)bytes, CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP);
     fy_cuda_leave();
@@ -334,7 +334,7 @@ static void unpin(void *base, uint64_t bytes)
 {
     const fy_cuda_device *device;
     (void)bytes;
-    if (fy_cuda_enter(0, &device, NULL) == FERRY_OK) {
+    if (fy_cuda_enter(fy_cuda_any_used(), &device, NULL) == FERRY_OK) {
         fy_cuda_lock_gates();
         for (uint32_t i = 0; !fy_cuda_gates_are_open(); i++) {
             fy_cuda_unlock_gates();

@@ -24,11 +24,50 @@ typedef struct fy_v8 {
 /* One argument, a struct that stays where the launch has put it: else it is copied to the stack. */
 #define FY_KERNEL(name, type)                                                                      \
     extern "C" __global__ void __launch_bounds__(256) name(const __grid_constant__ type a)
+/* A larger one: two of its blocks run at once, so that its threads have registers enough. */
+#define FY_MEETING_KERNEL(name, type)                                                              \
+    extern "C" __global__ void __launch_bounds__(256, 2) name(const __grid_constant__ type a)
 #define FY_THREAD threadIdx.x
 #define FY_THREADS blockDim.x
 #define FY_BLOCK blockIdx.x
 #define FY_BLOCKS gridDim.x
 #define FY_UNROLL _Pragma("unroll")
+#define FY_SHARED static __shared__ /* by the threads of a block, for as long as it runs */
+
+/* All threads of a block have come here; what they have written is there for all of them. */
+FY_DEVICE void fy_barrier(void)
+{
+    __syncthreads();
+}
+
+/*
+ * Words by which blocks of several devices, and the host, tell each other: what was written before
+ * the release, by whichever thread of the block before a barrier, is there behind the acquire.
+ */
+FY_DEVICE uint64_t fy_acquire(uint64_t at)
+{
+    uint64_t v;
+    asm volatile("ld.acquire.sys.global.u64 %0,[%1];" : "=l"(v) : "l"(at) : "memory");
+    return v;
+}
+
+FY_DEVICE void fy_release(uint64_t at, uint64_t v)
+{
+    asm volatile("st.release.sys.global.u64 [%0],%1;" ::"l"(at), "l"(v) : "memory");
+}
+
+FY_DEVICE uint64_t fy_clock_ns(void)
+{
+    uint64_t ns;
+    asm volatile("mov.u64 %0,%%globaltimer;" : "=l"(ns));
+    return ns;
+}
+
+/* Between looks at a word. */
+FY_DEVICE void fy_pause(void)
+{
+    __nanosleep(100);
+}
 
 FY_DEVICE fy_v16 fy_load16(uint64_t at)
 {
@@ -182,11 +221,13 @@ FY_DEVICE float fy_plus(float a, float b)
         name##_body(a);                                                                            \
     }                                                                                              \
     static void name##_body(const type a)
+#define FY_MEETING_KERNEL(name, type) FY_KERNEL(name, type)
 #define FY_THREAD fy_twin_place.thread
 #define FY_THREADS fy_twin_place.threads
 #define FY_BLOCK fy_twin_place.block
 #define FY_BLOCKS fy_twin_place.blocks
 #define FY_UNROLL
+#define FY_SHARED static _Thread_local
 
 /* Which thread of which block the twin is just now. */
 typedef struct fy_twin_at {
@@ -199,6 +240,34 @@ extern _Thread_local fy_twin_at fy_twin_place;
  * address that is nobody's, or not a multiple of the width.
  */
 void *fy_twin_reach(uint64_t at, uint32_t bytes, int writes);
+
+/* Kernels that meet have one thread in a block of the twin: see twin.h. */
+FY_DEVICE void fy_barrier(void)
+{
+}
+
+FY_DEVICE uint64_t fy_acquire(uint64_t at)
+{
+    return __atomic_load_n((uint64_t *)fy_twin_reach(at, sizeof at, 0), __ATOMIC_ACQUIRE);
+}
+
+FY_DEVICE void fy_release(uint64_t at, uint64_t v)
+{
+    __atomic_store_n((uint64_t *)fy_twin_reach(at, sizeof at, 1), v, __ATOMIC_RELEASE);
+}
+
+uint64_t fy_twin_clock_ns(void);
+void fy_twin_pause(void); /* it does not return where the device is lost */
+
+FY_DEVICE uint64_t fy_clock_ns(void)
+{
+    return fy_twin_clock_ns();
+}
+
+FY_DEVICE void fy_pause(void)
+{
+    fy_twin_pause();
+}
 
 #define FY_TWIN_ACCESS(bytes, type, alike)                                                         \
     FY_DEVICE type fy_load##bytes(uint64_t at)                                                     \

@@ -76,6 +76,8 @@ struct fy_exec_queue {
 
 /* What a verb puts on the stream: the context is current from begin to end. Under calls. */
 ferry_status fy_cuda_begin(fy_exec_queue *queue, ferry_error *error);
+/* The same, but nothing is put on a queue that has failed. */
+ferry_status fy_cuda_begin_sound(fy_exec_queue *queue, uint64_t *before_out, ferry_error *error);
 /* `status` is returned; a failure after something was put on the stream is the queue's. */
 ferry_status fy_cuda_end(fy_exec_queue *queue, uint64_t n_before, ferry_status status,
                          ferry_error *error);
@@ -120,6 +122,13 @@ ferry_status fy_cuda_word_wait(fy_exec_queue *queue, _Atomic uint64_t *word, uin
                                ferry_error *error);
 ferry_status fy_cuda_call(fy_exec_queue *queue, void (*function)(void *context), void *context,
                           ferry_error *error);
+
+/* lanes.c */
+ferry_status fy_cuda_run_lanes(fy_exec_queue *queue, const fy_lanes_call *call, ferry_error *error);
+ferry_status fy_cuda_lanes_take(void **page_out, ferry_error *error);
+void fy_cuda_lanes_give(void *page);
+ferry_status fy_cuda_most_lanes(int32_t device, uint32_t *n_out, uint64_t *identity_out,
+                                ferry_error *error);
 
 extern const fy_exec fy_cuda_exec;
 

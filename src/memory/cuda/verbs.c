@@ -51,8 +51,7 @@ static ferry_status sides_of(const fy_exec_queue *queue, const fy_area *to, void
     return FERRY_OK;
 }
 
-/* Nothing is put on a queue that has failed. */
-static ferry_status begin(fy_exec_queue *queue, uint64_t *before_out, ferry_error *error)
+ferry_status fy_cuda_begin_sound(fy_exec_queue *queue, uint64_t *before_out, ferry_error *error)
 {
     FY_TRY(fy_cuda_begin(queue, error));
     *before_out = queue->n_issued;
@@ -98,7 +97,7 @@ static ferry_status give(fy_exec_queue *queue, const late_verb *one, ferry_error
     if (queue->late != NULL) {
         fy_cuda_side_of sides[2];
         uint64_t before;
-        status = begin(queue, &before, error);
+        status = fy_cuda_begin_sound(queue, &before, error);
         if (status == FERRY_OK) {
             status =
                 sides_of(queue, &one->to, one->to_base, &one->from, one->from_base, sides, error);
@@ -115,7 +114,7 @@ static ferry_status perform_copy(fy_exec_queue *queue, const fy_cuda_late *what,
     const late_verb *one = (const late_verb *)what;
     fy_cuda_side_of sides[2];
     uint64_t before;
-    FY_TRY(begin(queue, &before, error));
+    FY_TRY(fy_cuda_begin_sound(queue, &before, error));
     ferry_status status =
         sides_of(queue, &one->to, one->to_base, &one->from, one->from_base, sides, error);
     FY_THEN(status, copy_sides(queue, sides, one->first, one->n, one->hash_out, error));
@@ -143,7 +142,7 @@ static ferry_status perform_hash(fy_exec_queue *queue, const fy_cuda_late *what,
     fy_cuda_side_of side = {.is_reached = false};
     bool is_device = false;
     uint64_t before;
-    FY_TRY(begin(queue, &before, error));
+    FY_TRY(fy_cuda_begin_sound(queue, &before, error));
     ferry_status status = side_of(queue, &one->from, one->from_base, &side, &is_device, error);
     side.is_reached = side.is_reached && is_device;
     FY_THEN(status, fy_cuda_stage_hash(queue, &side, one->first, one->n, one->hash_out, error));
@@ -269,7 +268,7 @@ static ferry_status perform_cast(fy_exec_queue *queue, const fy_cuda_late *what,
     const fy_cast *how = &v->cast;
     fy_cuda_side_of sides[2];
     uint64_t before;
-    FY_TRY(begin(queue, &before, error));
+    FY_TRY(fy_cuda_begin_sound(queue, &before, error));
     ferry_status status = sides_of(queue, &v->to, v->to_base, &v->from, v->from_base, sides, error);
     FY_THEN(status, cast_sides(queue, how, sides, v->first, v->n, error));
     if (status == FERRY_OK && v->hash_out != NULL) {
@@ -409,7 +408,7 @@ static ferry_status perform_sum(fy_exec_queue *queue, const fy_cuda_late *late, 
     }
     bool *reached = fy_alloc_zeroed(what.n_sources + FY_SUM_MOST_TARGETS, sizeof *reached);
     FY_TRY(fy_check_memory(reached != NULL, "a sum of a CUDA queue", error));
-    ferry_status status = begin(queue, &before, error);
+    ferry_status status = fy_cuda_begin_sound(queue, &before, error);
     if (status == FERRY_OK) {
         status = look_at_all(queue, &what, reached, &all, error);
         FY_THEN(status, sum_reached(queue, &what, reached, all, error));
@@ -454,6 +453,10 @@ const fy_exec fy_cuda_exec = {.name = "cuda",
                               .hash = hash,
                               .cast = cast,
                               .sum = sum,
+                              .lanes = fy_cuda_run_lanes,
+                              .lanes_take = fy_cuda_lanes_take,
+                              .lanes_give = fy_cuda_lanes_give,
+                              .most_lanes = fy_cuda_most_lanes,
                               .word_set = fy_cuda_word_set,
                               .word_wait = fy_cuda_word_wait,
                               .call = fy_cuda_call,

@@ -13,7 +13,7 @@ enum { SHORT_LOOKS = 100, NAP_NS = 20000, LOOK_NS = 5000000 };
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of what follows, and of all waits */
 static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
 static bool is_started;
-static size_t n_waits, n_jobs;
+static size_t n_waits, n_jobs, n_meetings;
 
 bool fy_cuda_start_thread(void *(*run)(void *context), void *context)
 {
@@ -171,9 +171,25 @@ void fy_cuda_unlock_gates(void)
 bool fy_cuda_gates_are_open(void)
 {
     pthread_mutex_lock(&lock);
-    bool are_open = n_waits == 0;
+    bool are_open = n_waits == 0 && n_meetings == 0;
     pthread_mutex_unlock(&lock);
     return are_open && !fy_cuda_graphs_wait();
+}
+
+void fy_cuda_meeting_begins(void)
+{
+    fy_cuda_lock_gates();
+    pthread_mutex_lock(&lock);
+    n_meetings++;
+    pthread_mutex_unlock(&lock);
+    fy_cuda_unlock_gates();
+}
+
+void fy_cuda_meeting_ends(void)
+{
+    pthread_mutex_lock(&lock);
+    n_meetings--;
+    pthread_mutex_unlock(&lock);
 }
 
 void fy_cuda_job_begins(void)

@@ -23,9 +23,16 @@ void fy_cuda_forget_waits(fy_exec_queue *queue);
 /* Who puts a wait at a gate on a stream has this, and who frees memory if no gate is shut. */
 void fy_cuda_lock_gates(void);
 void fy_cuda_unlock_gates(void);
-/* With that lock: whether no stream waits at a gate or for a call of a graph, as far as is known.
- */
+/* With that lock: whether no stream waits at a gate, for a call of a graph or for other ranks, as far
+ * as is known. */
 bool fy_cuda_gates_are_open(void);
+
+/*
+ * A kernel that waits for kernels of other ranks, from before it is launched until its end: who
+ * frees memory would wait for it, and let launches of the others wait, which may be of this process.
+ */
+void fy_cuda_meeting_begins(void);
+void fy_cuda_meeting_ends(void);
 
 /* A job more, or less, that somebody counts on. */
 void fy_cuda_job_begins(void);

@@ -14,7 +14,6 @@ enum { GRANULE = 512 };
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static block *blocks;
 static unsigned long long n_made;
-_Thread_local int standin_device;
 
 /* Under the lock. */
 static block *find(const void *pointer)
@@ -86,7 +85,12 @@ void *standin_reach(int device, uint64_t at, size_t bytes)
 static void *look_up(uint64_t at, uint32_t bytes, int writes)
 {
     (void)writes;
-    return standin_reach(standin_device, at, bytes);
+    return standin_reach(twin_device, at, bytes);
+}
+
+static bool is_lost(int device)
+{
+    return standin_lost[device] != 0;
 }
 
 CUresult standin_add(const block *one)
@@ -97,6 +101,7 @@ CUresult standin_add(const block *one)
     }
     *fresh = *one;
     twin_look_up = look_up;
+    twin_is_lost = is_lost;
     pthread_mutex_lock(&lock);
     fresh->number = __atomic_add_fetch(&n_made, 1, __ATOMIC_RELEASE);
     fresh->next = blocks;

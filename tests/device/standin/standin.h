@@ -92,7 +92,6 @@ int standin_physical(int device);
 bool standin_sees(int device, int other);
 /* Where a device finds bytes that it may reach; NULL: an illegal address. */
 void *standin_reach(int device, uint64_t at, size_t bytes);
-extern _Thread_local int standin_device; /* of the thread's launch */
 
 /* context.c */
 typedef struct CUctx_st {

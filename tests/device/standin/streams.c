@@ -90,12 +90,12 @@ static void run_kernel(int device, const op *one)
         lose(device, CUDA_ERROR_ILLEGAL_ADDRESS);
         return;
     }
-    standin_device = device;
+    twin_device = device;
     twin_end end =
         twin_launch(one->kernel, one->blocks, one->threads, one->argument, standin_random(1 << 20));
     if (end != TWIN_DONE) {
         lose(device,
-             end == TWIN_OUTSIDE ? CUDA_ERROR_ILLEGAL_ADDRESS : CUDA_ERROR_MISALIGNED_ADDRESS);
+             end == TWIN_MISALIGNED ? CUDA_ERROR_MISALIGNED_ADDRESS : CUDA_ERROR_ILLEGAL_ADDRESS);
     }
 }
 

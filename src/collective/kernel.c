@@ -1,0 +1,370 @@
+/* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Calls by a kernel: how they are launched, and what the host sees of them. The kernel waits for
+ * other ranks by itself; a board in pinned memory says for whom, so that the host judges a rank
+ * that does not come as it does without a kernel, and tells the kernel when it is enough.
+ */
+#include "base/alloc.h"
+#include "base/checked.h"
+#include "collective/kernel_state.h"
+#include "world/world.h"
+
+#include <ferry/pack.h>
+
+#include <string.h>
+
+static fy_lanes_board *board_of(const fy_mix_kernel *kernel)
+{
+    return (fy_lanes_board *)kernel->page;
+}
+
+static fy_lanes_report *reports_of(const fy_mix_kernel *kernel)
+{
+    return (fy_lanes_report *)(kernel->page + sizeof(fy_lanes_board));
+}
+
+/*
+ * What lanes wait for: a number that changes when one of them has come to another message, 0 where
+ * none waits for long; and a link, by which the host judges.
+ */
+static uint64_t waits_of(const fy_mix_kernel *kernel, uint32_t *link_out)
+{
+    const fy_lanes_report *reports = reports_of(kernel);
+    uint64_t all = 0;
+    if (__atomic_load_n(&board_of(kernel)->has_waits, __ATOMIC_ACQUIRE) == 0) {
+        return 0;
+    }
+    for (uint32_t i = 0; i < kernel->program.n_lanes; i++) {
+        uint64_t waits = __atomic_load_n(&reports[i].waits, __ATOMIC_ACQUIRE);
+        *link_out = waits != 0 ? (uint32_t)waits - 1 : *link_out;
+        all = all * 31 + waits;
+    }
+    return all;
+}
+
+/*
+ * Launching
+ */
+
+static bool is_reached(const fy_mix_kernel *kernel, fy_space space)
+{
+    return !fy_is_host(space) && kernel->exec->reaches(kernel->device, space);
+}
+
+/* Memory of the device's own for a tensor that the kernel cannot use where it is. */
+static ferry_status make_room(fy_mix_kernel *kernel, int which, uint64_t bytes, ferry_error *error)
+{
+    ferry_buffer *scratch = &kernel->scratch[which];
+    if (scratch->bytes >= bytes) {
+        return FERRY_OK;
+    }
+    fy_mix_kernel_free(kernel, scratch);
+    return fy_mix_kernel_alloc(kernel, bytes, scratch, error);
+}
+
+static ferry_status copy_flat(fy_mix_kernel *kernel, void *to, const void *from, uint64_t bytes,
+                              ferry_error *error)
+{
+    fy_area flat = fy_area_flat(0, bytes);
+    return kernel->exec->copy(kernel->queue, &flat, to, &flat, from, 0, bytes, NULL, error);
+}
+
+/*
+ * One tensor of a call. It is the caller's, or a copy of it: the host's memory is copied in the
+ * queue's order, that of a device out of reach before the launch and behind the call's end.
+ */
+typedef struct tensor_use {
+    void *base; /* where the kernel finds it */
+    bool stands, is_apart;
+    ferry_buffer caller;
+} tensor_use;
+
+static ferry_status find_tensor(fy_mix_kernel *kernel, int which, const void *base, fy_space space,
+                                uint64_t bytes, tensor_use *out, ferry_error *error)
+{
+    ferry_buffer caller = ferry_buffer_of((void *)(uintptr_t)base, bytes);
+    caller.kind = space.kind;
+    caller.device = space.device;
+    *out = (tensor_use){.base = caller.base, .stands = is_reached(kernel, space), .caller = caller};
+    if (!out->stands) {
+        FY_TRY(make_room(kernel, which, bytes, error));
+        out->base = kernel->scratch[which].base;
+        out->is_apart = !fy_is_host(space);
+    }
+    return FERRY_OK;
+}
+
+/* Bytes from one device to another that does not reach it, at once. */
+static ferry_status copy_apart(const ferry_buffer *to, const ferry_buffer *from, ferry_error *error)
+{
+    ferry_box boxes[2] = {FERRY_BOX_INIT, FERRY_BOX_INIT};
+    for (int i = 0; i < 2; i++) {
+        boxes[i].buffer = i == 0 ? *to : *from;
+        boxes[i].n_dims = 1;
+        boxes[i].length[0] = fy_min(to->bytes, from->bytes);
+        boxes[i].stride[0] = 1;
+    }
+    return ferry_box_copy(&boxes[0], &boxes[1], NULL, NULL, error);
+}
+
+static ferry_status copy_in(fy_mix_kernel *kernel, const tensor_use *use, ferry_error *error)
+{
+    if (use->is_apart) {
+        return copy_apart(&kernel->scratch[0], &use->caller, error);
+    }
+    return use->stands ? FERRY_OK
+                       : copy_flat(kernel, use->base, use->caller.base, use->caller.bytes, error);
+}
+
+static ferry_status copy_out(fy_mix_kernel *kernel, const tensor_use *use, ferry_error *error)
+{
+    kernel->late_out = use->is_apart ? use->caller : (ferry_buffer){.base = NULL};
+    return use->stands || use->is_apart
+               ? FERRY_OK
+               : copy_flat(kernel, use->caller.base, use->base, use->caller.bytes, error);
+}
+
+static void fill_call(const fy_mix_kernel *kernel, const fy_mix_call *call, const tensor_use use[2],
+                      fy_lanes_call *out)
+{
+    const fy_mix_program *program = &kernel->program;
+    const fy_topology *t = &program->topology;
+    uint64_t piece_bytes = call->geometry.n_elements * program->element_bytes;
+    bool has_chunks = fy_mix_op_in_chunks(t, call->op) > 1 || fy_mix_op_out_chunks(t, call->op) > 1;
+    uintptr_t ends = (uintptr_t)use[0].base | (uintptr_t)use[1].base;
+    *out = (fy_lanes_call){.tables = kernel->tables[call->op][call->mode],
+                           .watch = kernel->watch,
+                           .title = {.number = call->number,
+                                     .geometry = call->geometry_key,
+                                     .op = call->op,
+                                     .mode = call->mode,
+                                     .dtype = program->dtype,
+                                     .rank = t->world_rank},
+                           .in = (uintptr_t)use[0].base,
+                           .out = (uintptr_t)use[1].base,
+                           .n_elements = call->geometry.n_elements,
+                           .lane_elements = call->geometry.lane_elements,
+                           .block_elements = call->geometry.block_elements,
+                           .n_lanes = call->geometry.n_lanes,
+                           .element_bytes = program->element_bytes,
+                           .is_wide = ends % 16 == 0 && (!has_chunks || piece_bytes % 16 == 0)};
+    memcpy(out->cell_bytes, call->cell_bytes, sizeof call->cell_bytes);
+}
+
+ferry_status fy_mix_kernel_launch(fy_mix_kernel *kernel, const fy_mix_call *call,
+                                  uint64_t deadline_ns, ferry_error *error)
+{
+    const fy_topology *t = &kernel->program.topology;
+    uint64_t piece_bytes = call->geometry.n_elements * kernel->program.element_bytes;
+    fy_lanes_call launch;
+    tensor_use use[2];
+    FY_TRY(find_tensor(kernel, 0, call->in, call->in_space,
+                       piece_bytes * fy_mix_op_in_chunks(t, call->op), &use[0], error));
+    FY_TRY(find_tensor(kernel, 1, call->out, call->out_space,
+                       piece_bytes * fy_mix_op_out_chunks(t, call->op), &use[1], error));
+    fill_call(kernel, call, use, &launch);
+    launch.watch.deadline_ns = deadline_ns;
+    ferry_status status = copy_in(kernel, &use[0], error);
+    FY_THEN(status, kernel->exec->lanes(kernel->queue, &launch, error));
+    FY_THEN(status, copy_out(kernel, &use[1], error));
+    FY_THEN(status, kernel->exec->mark(kernel->queue, &kernel->ticket, error));
+    kernel->is_launched = status == FERRY_OK;
+    kernel->has_rung = false;
+    kernel->waits = 0;
+    return status;
+}
+
+/*
+ * Looking on
+ */
+
+/* What a lane has said as it stopped; NULL: none has. One that was only stopped knows least. */
+static const fy_lanes_report *find_report(const fy_mix_kernel *kernel)
+{
+    const fy_lanes_report *reports = reports_of(kernel);
+    const fy_lanes_report *found = NULL;
+    for (uint32_t i = 0; i < kernel->program.n_lanes; i++) {
+        uint64_t why = __atomic_load_n(&reports[i].why, __ATOMIC_ACQUIRE);
+        if (why != FY_LANES_GOES && (found == NULL || found->why == FY_LANES_STOPPED)) {
+            found = &reports[i];
+        }
+    }
+    return found;
+}
+
+static fy_progress fail_by_report(fy_mix_lane *lane, const fy_lanes_report *report)
+{
+    const fy_mix_call *call = lane->call;
+    const fy_mix_link *link = &call->schedule->links[report->link];
+    const fy_lanes_header *h = &report->header;
+    fy_mix_header header = {.call = h->call,
+                            .count = h->count,
+                            .op = h->op,
+                            .mode = h->mode,
+                            .dtype = h->dtype,
+                            .rank = h->rank,
+                            .geometry = h->geometry};
+    switch (report->why) {
+    case FY_LANES_DIFFERS:
+        return fy_mix_fail_by_header(lane, &header, link->rank);
+    case FY_LANES_OVERRUN:
+        return fy_mix_fail_by_epoch(lane, link, h->epoch, report->use);
+    case FY_LANES_LATE:
+        lane->status = fy_fail(&lane->error, FERRY_ERR_TIMEOUT,
+                               "mixed collective: the kernel of rank %u has waited in call %llu "
+                               "for rank %u for longer than any deadline of the host",
+                               lane->program->topology.world_rank, (unsigned long long)call->number,
+                               link->rank);
+        return FY_PROGRESS_FAILED;
+    default:
+        lane->status =
+            fy_fail(&lane->error, FERRY_ERR_ABORTED,
+                    "mixed collective: the kernel of rank %u was stopped in call %llu",
+                    lane->program->topology.world_rank, (unsigned long long)call->number);
+        return FY_PROGRESS_FAILED;
+    }
+}
+
+/* Longer than the host ever waits: only one that sees nothing any more leaves it to the kernel. */
+static uint64_t deadline_of(const fy_settings *settings)
+{
+    return settings->entry_ns < 0 ? 0 : 2 * (uint64_t)(settings->deadline_ns + settings->entry_ns);
+}
+
+/* The whole call: launched, and then looked at. */
+static fy_progress run(fy_mix_lane *lane)
+{
+    fy_mix_kernel *kernel = lane->kernel;
+    if (!kernel->is_launched) {
+        lane->status =
+            fy_mix_kernel_launch(kernel, lane->call, deadline_of(kernel->settings), &lane->error);
+        lane->moved++;
+        if (lane->status != FERRY_OK) {
+            return FY_PROGRESS_FAILED;
+        }
+    }
+    ferry_status status =
+        fy_exec_reached(kernel->exec, kernel->queue, kernel->ticket, &lane->error);
+    if (status == FERRY_ERR_TIMEOUT) {
+        uint64_t waits = waits_of(kernel, &lane->link);
+        lane->moved += waits != kernel->waits;
+        kernel->waits = waits;
+        return FY_PROGRESS_BLOCKED;
+    }
+    kernel->is_launched = false;
+    lane->status = status;
+    lane->moved++;
+    const fy_lanes_report *report = status == FERRY_OK ? find_report(kernel) : NULL;
+    if (report != NULL) {
+        return fail_by_report(lane, report);
+    }
+    if (status == FERRY_OK && kernel->late_out.base != NULL) {
+        lane->status = copy_apart(&kernel->late_out, &kernel->scratch[1], &lane->error);
+    }
+    return lane->status == FERRY_OK ? FY_PROGRESS_DONE : FY_PROGRESS_FAILED;
+}
+
+static bool is_awaited(const fy_mix_lane *lane)
+{
+    uint32_t link = 0;
+    return waits_of(lane->kernel, &link) == 0;
+}
+
+static void ring(void *context)
+{
+    fy_bell_ring(context);
+}
+
+static bool ring_when_done(fy_mix_lane *lane, fy_bell *bell)
+{
+    fy_mix_kernel *kernel = lane->kernel;
+    if (!kernel->is_launched) {
+        return false;
+    }
+    kernel->has_rung =
+        kernel->has_rung || kernel->exec->call(kernel->queue, ring, bell, NULL) == FERRY_OK;
+    return true;
+}
+
+bool fy_mix_kernel_has_stopped(const fy_mix_kernel *kernel)
+{
+    return find_report(kernel) != NULL;
+}
+
+void fy_mix_kernel_stop(fy_mix_kernel *kernel)
+{
+    __atomic_store_n(&board_of(kernel)->stop, 1, __ATOMIC_RELEASE);
+}
+
+/* The call has failed: the kernel ends at its next look. */
+static void drain(fy_mix_lane *lane)
+{
+    if (lane->index == 0 && lane->kernel->is_launched) {
+        fy_mix_kernel_stop(lane->kernel);
+        fy_exec_finish(lane->kernel->exec, lane->kernel->queue, NULL);
+        lane->kernel->is_launched = false;
+    }
+}
+
+const fy_mix_verbs fy_mix_kernel_verbs = {
+    .whole = run, .is_awaited = is_awaited, .ring_when_done = ring_when_done, .drain = drain};
+
+/*
+ * Counts
+ */
+
+static ferry_status read_states(fy_mix_kernel *kernel, fy_lanes_state *states, ferry_error *error)
+{
+    uint64_t bytes = kernel->program.n_lanes * sizeof *states;
+    FY_TRY(copy_flat(kernel, states, (const void *)(uintptr_t)kernel->watch.states, bytes, error));
+    return fy_exec_finish(kernel->exec, kernel->queue, error);
+}
+
+ferry_status fy_mix_kernel_count(const ferry_mixed_comm *comm, ferry_mixed_counts *counts,
+                                 ferry_error *error)
+{
+    fy_mix_kernel *kernel = comm->kernel;
+    fy_lanes_state *now = fy_alloc_zeroed(kernel->program.n_lanes, sizeof *now);
+    FY_TRY(fy_check_memory(now != NULL, "the counts of a kernel", error));
+    ferry_status status = read_states(kernel, now, error);
+    for (uint32_t i = 0; i < kernel->program.n_lanes && status == FERRY_OK; i++) {
+        const fy_lanes_state *before = &kernel->counted[i];
+        counts->n_steps += now[i].n_steps - before->n_steps;
+        counts->n_waits = fy_max(counts->n_waits, now[i].n_waits - before->n_waits);
+        counts->inside_bytes_written += now[i].inside_written - before->inside_written;
+        counts->inside_bytes_read += now[i].inside_read - before->inside_read;
+        counts->between_bytes += now[i].between - before->between;
+        counts->n_device_elements += now[i].elements - before->elements;
+    }
+    fy_free(now);
+    return status;
+}
+
+ferry_status fy_mix_kernel_reset(const ferry_mixed_comm *comm, ferry_error *error)
+{
+    return read_states(comm->kernel, comm->kernel->counted, error);
+}
+
+const fy_mix_program *fy_mix_kernel_program(const fy_mix_kernel *kernel)
+{
+    return &kernel->program;
+}
+
+ferry_status fy_mix_kernel_alloc(const fy_mix_kernel *kernel, uint64_t bytes, ferry_buffer *out,
+                                 ferry_error *error)
+{
+    void *base;
+    FY_TRY(kernel->row->alloc(kernel->device, bytes, &base, error));
+    *out = ferry_buffer_of(base, bytes);
+    out->kind = kernel->row->kind;
+    out->device = kernel->device;
+    return FERRY_OK;
+}
+
+void fy_mix_kernel_free(const fy_mix_kernel *kernel, ferry_buffer *buffer)
+{
+    if (buffer->base != NULL) {
+        kernel->row->free(kernel->device, buffer->base, buffer->bytes);
+    }
+    *buffer = (ferry_buffer){.base = NULL};
+}

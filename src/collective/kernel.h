@@ -1,0 +1,47 @@
+/* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
+#ifndef FY_COLLECTIVE_KERNEL_H
+#define FY_COLLECTIVE_KERNEL_H
+
+#include "collective/comm.h"
+
+/*
+ * Calls of a handle whose options name a device, where all ranks' devices reach each other's
+ * memory: a kernel goes through the schedule, with boxes in the devices' memory. The host launches
+ * it, and looks on: lane 0 stands for all of them.
+ */
+
+/*
+ * Collective, once the handle's own boxes are there: comm->kernel, or NULL where the host goes
+ * through schedules itself, as without a device. Why it does is logged.
+ */
+ferry_status fy_mix_kernel_open(ferry_mixed_comm *comm, ferry_error *error);
+/* Waits for what is under way, which ends soon if others do not come any more. */
+void fy_mix_kernel_close(ferry_mixed_comm *comm);
+
+/* The lanes' counts since the last reset, added to. */
+ferry_status fy_mix_kernel_count(const ferry_mixed_comm *comm, ferry_mixed_counts *counts,
+                                 ferry_error *error);
+ferry_status fy_mix_kernel_reset(const ferry_mixed_comm *comm, ferry_error *error);
+
+/* What calls are cut by, and their schedules. */
+const fy_mix_program *fy_mix_kernel_program(const fy_mix_kernel *kernel);
+
+/* Memory of the device's for autotune; freed by fy_mix_kernel_free. */
+ferry_status fy_mix_kernel_alloc(const fy_mix_kernel *kernel, uint64_t bytes, ferry_buffer *out,
+                                 ferry_error *error);
+void fy_mix_kernel_free(const fy_mix_kernel *kernel, ferry_buffer *buffer);
+
+extern const fy_mix_verbs fy_mix_kernel_verbs;
+
+/* kernel_tables.c: pure. A schedule as tables at an address; boxes of rank r begin at bases[r]. */
+typedef struct fy_mix_boxes {
+    const uint64_t *bases;
+    uint64_t regions[FY_MIX_N_REGIONS]; /* where each begins in a rank's boxes */
+} fy_mix_boxes;
+
+uint64_t fy_mix_tables_bytes(const fy_mix_schedule *schedule);
+void fy_mix_tables_write(const fy_mix_program *program, const fy_mix_schedule *schedule,
+                         const fy_mix_boxes *boxes, uint64_t address, void *bytes,
+                         fy_lanes_tables *tables_out);
+
+#endif

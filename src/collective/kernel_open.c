@@ -1,0 +1,532 @@
+/* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What kernels of a handle need: boxes in the device's memory that all other devices reach, tables,
+ * and as many blocks as are sure to run at once on each device. Whether kernels of all ranks do run
+ * at once is found out by a small call, for nothing else tells: streams may hold each other up.
+ * What one rank lacks all hear of, and the host goes through the schedules then.
+ */
+#include "base/alloc.h"
+#include "base/checked.h"
+#include "base/log.h"
+#include "collective/kernel_state.h"
+#include "transport/transport.h"
+#include "world/agree.h"
+
+#include <stdio.h>
+#include <string.h>
+
+enum { N_TRIALS = 3, ALIGNMENT = 256 };
+
+/* The deadline of the call that tries whether kernels meet. */
+static const uint64_t TRIAL_NS = (uint64_t)5000000000;
+
+/* What each rank says of itself, in two turns. */
+typedef struct first_word {
+    uint64_t identity; /* of the device */
+    uint32_t most_lanes;
+    uint32_t can; /* go on: what is wrong was logged */
+} first_word;
+
+typedef struct second_word {
+    uint32_t can, key_bytes;
+    unsigned char key[FERRY_KEY_BYTES];
+} second_word;
+
+/* A kernel that is being opened, and why it cannot be; FERRY_OK of a status: nothing is wrong. */
+typedef struct opening {
+    ferry_mixed_comm *comm;
+    fy_mix_kernel *kernel;
+    uint64_t boxes_bytes, tables_bytes;
+    uint64_t regions[FY_MIX_N_REGIONS];
+    ferry_status status;
+    ferry_error why;
+} opening;
+
+static uint64_t aligned(uint64_t bytes)
+{
+    return fy_ceil_div(bytes, ALIGNMENT) * ALIGNMENT;
+}
+
+/*
+ * Queues. A stream in which a kernel waits may hold up another one, and whoever that one is to
+ * bring forward: so all handles of a rank have one queue in common for each device, on which their
+ * calls are in order.
+ */
+
+typedef struct shared_queue {
+    struct shared_queue *next;
+    const ferry_world *world;
+    const fy_exec *exec;
+    int32_t device;
+    fy_exec_queue *queue;
+    uint32_t n_users;
+} shared_queue;
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static shared_queue *queues;
+
+/* Under the lock. */
+static shared_queue *add_queue(const opening *o)
+{
+    shared_queue *fresh = fy_alloc_zeroed(1, sizeof *fresh);
+    if (fresh != NULL) {
+        *fresh = (shared_queue){.next = queues,
+                                .world = o->comm->world,
+                                .exec = o->kernel->exec,
+                                .device = o->kernel->device};
+        queues = fresh;
+    }
+    return fresh;
+}
+
+static ferry_status take_queue(opening *o)
+{
+    fy_mix_kernel *kernel = o->kernel;
+    ferry_status status = FERRY_OK;
+    pthread_mutex_lock(&lock);
+    shared_queue *one = queues;
+    while (one != NULL && (one->world != o->comm->world || one->exec != kernel->exec ||
+                           one->device != kernel->device)) {
+        one = one->next;
+    }
+    one = one == NULL ? add_queue(o) : one;
+    status = fy_check_memory(one != NULL, "the queue of a kernel", &o->why);
+    if (status == FERRY_OK && one->queue == NULL) {
+        status = kernel->exec->queue_open(kernel->device, NULL, &one->queue, &o->why);
+    }
+    if (status == FERRY_OK) {
+        one->n_users++;
+        kernel->queue = one->queue;
+    }
+    pthread_mutex_unlock(&lock);
+    return status;
+}
+
+/* Waits for what is under way, with the last user. */
+static void give_queue(fy_mix_kernel *kernel)
+{
+    shared_queue *last = NULL;
+    pthread_mutex_lock(&lock);
+    for (shared_queue **at = &queues; kernel->queue != NULL && *at != NULL; at = &(*at)->next) {
+        if ((*at)->queue == kernel->queue && --(*at)->n_users == 0) {
+            last = *at;
+            *at = last->next;
+            break;
+        }
+    }
+    pthread_mutex_unlock(&lock);
+    if (last != NULL) {
+        last->exec->queue_close(last->queue);
+        fy_free(last);
+    } else if (kernel->queue != NULL) {
+        fy_exec_finish(kernel->exec, kernel->queue, NULL);
+    }
+}
+
+/*
+ * A rank's own part
+ */
+
+static ferry_status find_device(opening *o, first_word *word)
+{
+    fy_mix_kernel *kernel = o->kernel;
+    FY_TRY(fy_memory_get(o->comm->options.device.kind, &kernel->row, &o->why));
+    kernel->exec = kernel->row->exec;
+    if (kernel->exec->lanes == NULL) {
+        return fy_fail(&o->why, FERRY_ERR_UNSUPPORTED, "devices of kind %s run no such kernels",
+                       kernel->row->name);
+    }
+    FY_TRY(kernel->exec->most_lanes(kernel->device, &word->most_lanes, &word->identity, &o->why));
+    return take_queue(o);
+}
+
+/* Ranks that share a device share what it runs at once. */
+static uint32_t count_lanes(const opening *o, const first_word *words, const first_word *own)
+{
+    uint32_t n_ranks = o->comm->world->n_ranks, n_sharing = 0;
+    for (uint32_t i = 0; i < n_ranks; i++) {
+        n_sharing += words[i].identity == own->identity;
+    }
+    return own->most_lanes / n_sharing;
+}
+
+static ferry_status check_sums(opening *o)
+{
+    const fy_mix_program *program = &o->kernel->program;
+    for (uint32_t i = 0; i < FERRY_MIXED_N_OPS * FERRY_MIXED_N_MODES; i++) {
+        fy_mix_schedule *schedule =
+            program->schedules[i / FERRY_MIXED_N_MODES][i % FERRY_MIXED_N_MODES];
+        for (uint32_t k = 0; schedule != NULL && k < schedule->n_sums; k++) {
+            uint32_t n = schedule->sums[k].n + schedule->sums[k].n_targets;
+            if (n > FY_LANES_MOST_OPERANDS) {
+                return fy_fail(&o->why, FERRY_ERR_LIMIT,
+                               "a sum has %u operands, and a kernel takes %d", n,
+                               (int)FY_LANES_MOST_OPERANDS);
+            }
+        }
+        if (schedule != NULL) {
+            o->tables_bytes += aligned(fy_mix_tables_bytes(schedule));
+            schedule->n_puts = 0; /* the transport carries none of them */
+        }
+    }
+    return FERRY_OK;
+}
+
+static ferry_status make_program(opening *o, uint32_t n_lanes)
+{
+    const ferry_mixed_comm *comm = o->comm;
+    fy_mix_program *program = &o->kernel->program;
+    program->topology = comm->program.topology;
+    fy_mix_program_take_type(program, comm->options.dtype);
+    program->n_lanes = n_lanes;
+    program->mapped = true;
+    FY_TRY(fy_mix_program_make(program, &comm->options, &o->why));
+    for (int i = 0; i < FY_MIX_N_REGIONS; i++) {
+        o->regions[i] = o->boxes_bytes;
+        o->boxes_bytes += aligned(program->layout.lane_bytes[i] * n_lanes);
+    }
+    return check_sums(o);
+}
+
+static ferry_status take_page(opening *o)
+{
+    void *page;
+    FY_TRY(o->kernel->exec->lanes_take(&page, &o->why));
+    o->kernel->page = page;
+    memset(page, 0, FY_LANES_PAGE_BYTES);
+    return FERRY_OK;
+}
+
+/* Boxes come first, at the same place on all ranks. */
+static ferry_status make_memory(opening *o, second_word *word)
+{
+    fy_mix_kernel *kernel = o->kernel;
+    uint64_t n_lanes = kernel->program.n_lanes;
+    uint64_t halted = o->boxes_bytes, states = halted + ALIGNMENT;
+    uint64_t tables = states + aligned(n_lanes * sizeof(fy_lanes_state));
+    size_t key_bytes = 0;
+    FY_TRY(take_page(o));
+    FY_TRY(fy_mix_kernel_alloc(kernel, tables + o->tables_bytes, &kernel->memory, &o->why));
+    kernel->counted = fy_alloc_zeroed(n_lanes, sizeof *kernel->counted);
+    kernel->theirs = fy_alloc_zeroed(o->comm->world->n_ranks, sizeof(ferry_region *));
+    if (kernel->counted == NULL || kernel->theirs == NULL) {
+        return fy_fail_no_memory(&o->why, "a kernel of a mixed collective");
+    }
+    uint64_t base = (uintptr_t)kernel->memory.base;
+    kernel->watch = (fy_lanes_watch){.states = base + states,
+                                     .reports = (uintptr_t)kernel->page + sizeof(fy_lanes_board),
+                                     .board = (uintptr_t)kernel->page,
+                                     .halted = base + halted,
+                                     .patience_ns = FY_MIX_KERNEL_PATIENCE_NS};
+    FY_TRY(ferry_region_register(o->comm->wires.transport, &kernel->memory, &kernel->own, &o->why));
+    FY_TRY(ferry_region_export(kernel->own, word->key, sizeof word->key, &key_bytes, &o->why));
+    word->key_bytes = (uint32_t)key_bytes;
+    return FERRY_OK;
+}
+
+/* Where the device finds another rank's boxes. */
+static ferry_status open_peer(opening *o, uint32_t rank, const second_word *word,
+                              uint64_t *base_out)
+{
+    fy_mix_kernel *kernel = o->kernel;
+    FY_TRY(ferry_region_import(o->comm->wires.transport, word->key, word->key_bytes,
+                               &kernel->theirs[rank], &o->why));
+    void *base = ferry_region_pointer(kernel->theirs[rank], rank);
+    fy_space space = {.kind = FERRY_MEMORY_HOST};
+    if (base != NULL) {
+        space = fy_memory_query(base, NULL);
+    }
+    if (fy_is_host(space) || !kernel->exec->reaches(kernel->device, space)) {
+        return fy_fail(&o->why, FERRY_ERR_UNSUPPORTED,
+                       "device %d does not reach the memory of rank %u", kernel->device, rank);
+    }
+    *base_out = (uintptr_t)base;
+    return FERRY_OK;
+}
+
+static ferry_status open_peers(opening *o, const second_word *words, uint64_t *bases)
+{
+    const fy_topology *t = &o->kernel->program.topology;
+    bases[t->world_rank] = (uintptr_t)o->kernel->memory.base;
+    for (uint32_t rank = 0; rank < t->world_size; rank++) {
+        if (rank != t->world_rank) {
+            FY_TRY(open_peer(o, rank, &words[rank], &bases[rank]));
+        }
+    }
+    return FERRY_OK;
+}
+
+/* All tables, as they will lie in the device's memory, and then there. */
+static ferry_status write_tables(opening *o, const uint64_t *bases, char *bytes)
+{
+    fy_mix_kernel *kernel = o->kernel;
+    fy_mix_boxes boxes = {bases, {o->regions[0], o->regions[1]}};
+    uint64_t used = 0;
+    char *there = (char *)kernel->memory.base + kernel->memory.bytes - o->tables_bytes;
+    for (uint32_t i = 0; i < FERRY_MIXED_N_OPS * FERRY_MIXED_N_MODES; i++) {
+        uint32_t op = i / FERRY_MIXED_N_MODES, mode = i % FERRY_MIXED_N_MODES;
+        const fy_mix_schedule *schedule = kernel->program.schedules[op][mode];
+        if (schedule != NULL) {
+            fy_mix_tables_write(&kernel->program, schedule, &boxes, (uintptr_t)there + used,
+                                bytes + used, &kernel->tables[op][mode]);
+            used += aligned(fy_mix_tables_bytes(schedule));
+        }
+    }
+    fy_area flat = fy_area_flat(0, used);
+    FY_TRY(kernel->exec->copy(kernel->queue, &flat, there, &flat, bytes, 0, used, NULL, &o->why));
+    return fy_exec_finish(kernel->exec, kernel->queue, &o->why);
+}
+
+static ferry_status connect(opening *o, const second_word *words)
+{
+    uint64_t *bases = fy_alloc_zeroed(o->comm->world->n_ranks, sizeof *bases);
+    char *bytes = fy_alloc_zeroed(o->tables_bytes, 1);
+    ferry_status status = bases == NULL || bytes == NULL
+                              ? fy_fail_no_memory(&o->why, "the tables of a kernel")
+                              : open_peers(o, words, bases);
+    if (status == FERRY_OK) {
+        status = write_tables(o, bases, bytes);
+    }
+    fy_free(bases);
+    fy_free(bytes);
+    return status;
+}
+
+/* The smallest call, of all lanes that it has, on memory of the device's own. */
+static ferry_status try_call(opening *o)
+{
+    fy_mix_kernel *kernel = o->kernel;
+    const fy_mix_program *program = &kernel->program;
+    const fy_topology *t = &program->topology;
+    uint32_t op = o->comm->ops[0];
+    fy_mix_call call = {.op = op, .mode = o->comm->modes[0]};
+    uint64_t n_lines = fy_max(program->limits.min_lines, 1) * program->n_lanes;
+    uint64_t bytes = n_lines * FY_MIX_LINE_BYTES;
+    call.schedule = program->schedules[op][call.mode];
+    call.geometry =
+        fy_geometry_of(&program->limits, bytes / program->element_bytes, program->element_bytes);
+    for (uint32_t i = 0; i < call.schedule->n_used; i++) {
+        uint32_t edge = call.schedule->used[i];
+        call.cell_bytes[edge] = fy_mix_cell_bytes(
+            &call.schedule->edges[edge], call.geometry.block_elements, program->element_bytes);
+    }
+    for (int i = 0; i < 2; i++) {
+        uint64_t chunks = i == 0 ? fy_mix_op_in_chunks(t, op) : fy_mix_op_out_chunks(t, op);
+        FY_TRY(fy_mix_kernel_alloc(kernel, bytes * chunks, &kernel->scratch[i], &o->why));
+    }
+    call.in = kernel->scratch[0].base;
+    call.out = kernel->scratch[1].base;
+    call.in_space = call.out_space = fy_space_of(&kernel->scratch[0]);
+    FY_TRY(fy_mix_kernel_launch(kernel, &call, TRIAL_NS, &o->why));
+    FY_TRY(fy_exec_finish(kernel->exec, kernel->queue, &o->why));
+    kernel->is_launched = false;
+    return fy_mix_kernel_has_stopped(kernel)
+               ? fy_fail(&o->why, FERRY_ERR_UNSUPPORTED,
+                         "kernels of all ranks did not come to run at once within %g s",
+                         (double)TRIAL_NS * 1e-9)
+               : FERRY_OK;
+}
+
+/*
+ * All ranks
+ */
+
+/* How long memory waits for kernels of others, where nobody can be asked any more. */
+static const int64_t FAREWELL_NS = 1000000000;
+
+static _Atomic uint64_t *farewell_of(const fy_mix_kernel *kernel, uint32_t rank)
+{
+    return ferry_region_pointer(kernel->farewells, rank);
+}
+
+/* In a world that has failed: whether all others have said that their kernels write no more. */
+static bool have_all_left(const fy_mix_kernel *kernel, const ferry_world *world)
+{
+    int64_t until = fy_now_ns() + FAREWELL_NS;
+    uint32_t n_ranks = world->n_ranks, rank = 0, n_looks = 0, lost = FERRY_ANY_RANK;
+    if (fy_failure_get(world->failure, &lost, NULL) != FERRY_ERR_PEER_LOST) {
+        lost = FERRY_ANY_RANK;
+    }
+    while (rank < n_ranks && fy_now_ns() < until) {
+        const _Atomic uint64_t *word = farewell_of(kernel, rank);
+        if (rank == lost) { /* its kernels went with its process */
+            rank++;
+        } else if (word != NULL && atomic_load_explicit(word, memory_order_acquire) != 0) {
+            rank++;
+        } else {
+            fy_exec_pause(n_looks++);
+        }
+    }
+    return rank == n_ranks;
+}
+
+/*
+ * Collective, but where the world has failed: no kernel uses this rank's memory any more. A rank
+ * that has died has none; of one that was stopped nobody knows, and what it may yet write to stays.
+ */
+static bool part(fy_mix_kernel *kernel, ferry_world *world)
+{
+    if (kernel->farewells == NULL) {
+        return true;
+    }
+    atomic_store_explicit(farewell_of(kernel, world->rank), 1, memory_order_release);
+    bool may_free =
+        fy_agree(world, FERRY_OK, NULL) == FERRY_OK || have_all_left(kernel, world);
+    ferry_region_free(kernel->farewells);
+    return may_free;
+}
+
+static void free_memory(fy_mix_kernel *kernel, bool may_free)
+{
+    for (int i = 0; i < 2; i++) {
+        fy_mix_kernel_free(kernel, &kernel->scratch[i]);
+    }
+    if (may_free) {
+        fy_mix_kernel_free(kernel, &kernel->memory);
+    } else {
+        fy_log(FERRY_LOG_WARN,
+               "%llu bytes of device %d stay: kernels of ranks that give no sign may use them",
+               (unsigned long long)kernel->memory.bytes, kernel->device);
+    }
+}
+
+static void discard(fy_mix_kernel *kernel, ferry_world *world)
+{
+    if (kernel == NULL) {
+        return;
+    }
+    if (kernel->page != NULL) {
+        fy_mix_kernel_stop(kernel);
+    }
+    give_queue(kernel);
+    if (kernel->page != NULL) {
+        kernel->exec->lanes_give(kernel->page);
+    }
+    for (uint32_t i = 0; kernel->theirs != NULL && i < world->n_ranks; i++) {
+        ferry_region_free(kernel->theirs[i]);
+    }
+    bool may_free = part(kernel, world);
+    ferry_region_free(kernel->own);
+    free_memory(kernel, may_free);
+    fy_free(kernel->theirs);
+    fy_free(kernel->counted);
+    fy_mix_program_cleanup(&kernel->program);
+    fy_free(kernel);
+}
+
+/* Whether all ranks can go on; what is wrong here is said. */
+static ferry_status all_can(opening *o, bool *all_out, ferry_error *error)
+{
+    fy_field can = {.value = o->status == FERRY_OK, .how = FY_AND};
+    FY_TRY(fy_agree_on(o->comm->world, FY_JOINT_MIXED_INIT_VIRTUAL_MEMORY, fy_comm_object(o->comm),
+                       &can, 1, FERRY_OK, error));
+    *all_out = can.value != 0;
+    return FERRY_OK;
+}
+
+static ferry_status settle_lanes(opening *o, bool *all_out, ferry_error *error)
+{
+    first_word own = {.can = 0};
+    const void *all;
+    uint32_t wished = o->comm->options.grid_size;
+    uint32_t n_lanes = wished != 0 && wished < FY_LANES_MOST_LANES ? wished : FY_LANES_MOST_LANES;
+    o->status = find_device(o, &own);
+    own.can = o->status == FERRY_OK;
+    FY_TRY(ferry_world_all_gather(o->comm->world, &own, sizeof own, &all, error));
+    const first_word *words = all;
+    *all_out = true;
+    for (uint32_t i = 0; i < o->comm->world->n_ranks; i++) {
+        uint32_t its = words[i].can != 0 ? count_lanes(o, words, &words[i]) : 0;
+        n_lanes = its < n_lanes ? its : n_lanes;
+        *all_out = *all_out && words[i].can != 0;
+    }
+    if (*all_out && n_lanes == 0) {
+        o->status = fy_fail(&o->why, FERRY_ERR_LIMIT,
+                            "device %d does not run a block for each of the ranks that share it",
+                            o->kernel->device);
+        *all_out = false;
+    }
+    if (*all_out) {
+        o->status = make_program(o, n_lanes);
+    }
+    return FERRY_OK;
+}
+
+static ferry_status settle_memory(opening *o, bool *all_out, ferry_error *error)
+{
+    second_word own = {.can = 0};
+    const void *all;
+    if (o->status == FERRY_OK) {
+        o->status = make_memory(o, &own);
+    }
+    own.can = o->status == FERRY_OK;
+    FY_TRY(ferry_world_all_gather(o->comm->world, &own, sizeof own, &all, error));
+    const second_word *words = all;
+    *all_out = true;
+    for (uint32_t i = 0; i < o->comm->world->n_ranks; i++) {
+        *all_out = *all_out && words[i].can != 0;
+    }
+    if (*all_out) {
+        o->status = connect(o, words);
+        FY_TRY(all_can(o, all_out, error));
+    }
+    return !*all_out ? FERRY_OK
+                     : ferry_region_alloc(o->comm->wires.transport, FERRY_MEMORY_HOST, 0,
+                                          sizeof(uint64_t), &o->kernel->farewells, error);
+}
+
+/* From the beginning; *all_out: kernels of all ranks have met. *once_more: they may the next time.
+ */
+static ferry_status open_once(opening *o, bool *all_out, bool *once_more, ferry_error *error)
+{
+    *once_more = false;
+    FY_TRY(settle_lanes(o, all_out, error));
+    if (*all_out) {
+        FY_TRY(settle_memory(o, all_out, error));
+    }
+    if (*all_out) {
+        o->status = try_call(o);
+        FY_TRY(all_can(o, all_out, error));
+        *once_more = !*all_out;
+    }
+    return FERRY_OK;
+}
+
+static void say_why_not(const opening *o)
+{
+    fy_log(o->status == FERRY_OK ? FERRY_LOG_DEBUG : FERRY_LOG_WARN,
+           "a mixed collective of device %d goes without kernels, by the host: %s",
+           o->comm->options.device.index,
+           o->status == FERRY_OK ? "another rank could not do otherwise" : o->why.message);
+}
+
+ferry_status fy_mix_kernel_open(ferry_mixed_comm *comm, ferry_error *error)
+{
+    bool all = false, once_more = comm->by_device;
+    ferry_status status = FERRY_OK;
+    for (int i = 0; i < N_TRIALS && once_more && status == FERRY_OK; i++) {
+        opening o = {.comm = comm, .status = FERRY_OK};
+        o.kernel = fy_alloc_zeroed(1, sizeof *o.kernel);
+        status = fy_agree(comm->world, fy_check_memory(o.kernel != NULL, "a kernel", error), error);
+        if (status == FERRY_OK) {
+            o.kernel->device = comm->options.device.index;
+            o.kernel->settings = &comm->world->settings;
+            status = open_once(&o, &all, &once_more, error);
+        }
+        if (status == FERRY_OK && all) {
+            comm->kernel = o.kernel;
+            break;
+        }
+        if (status == FERRY_OK) {
+            say_why_not(&o);
+        }
+        discard(o.kernel, comm->world);
+    }
+    return status;
+}
+
+void fy_mix_kernel_close(ferry_mixed_comm *comm)
+{
+    discard(comm->kernel, comm->world);
+    comm->kernel = NULL;
+}

@@ -1,0 +1,42 @@
+/* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
+#ifndef FY_COLLECTIVE_KERNEL_STATE_H
+#define FY_COLLECTIVE_KERNEL_STATE_H
+
+#include "collective/kernel.h"
+
+/* What a handle has for kernels: made by kernel_open.c, used by kernel.c. */
+struct fy_mix_kernel {
+    fy_mix_program program; /* its lanes are blocks of threads */
+    const fy_memory_kind *row;
+    const fy_exec *exec;
+    int32_t device;
+    fy_exec_queue *queue;
+    const fy_settings *settings;
+    ferry_buffer memory; /* boxes, the word that halts, states, tables */
+    ferry_region *own, **theirs;
+    ferry_region *farewells; /* a word of each rank: its kernels are over for good */
+    char *page;              /* pinned: the board, and behind it a report of each lane */
+    fy_lanes_watch watch;
+    fy_lanes_tables tables[FERRY_MIXED_N_OPS][FERRY_MIXED_N_MODES];
+    ferry_buffer scratch[2]; /* for an input and an output that the device does not reach */
+    fy_lanes_state *counted; /* of each lane, when counts were reset */
+    /* Of a call. */
+    bool is_launched;
+    bool has_rung; /* it will be said when it is over */
+    fy_ticket ticket;
+    ferry_buffer late_out; /* where the output goes from the scratch, when the call is over */
+    uint64_t waits;        /* of lanes, as they were seen last */
+};
+
+/* A lane that waits says nothing to the host before that. */
+enum { FY_MIX_KERNEL_PATIENCE_NS = 2000000 };
+
+/* deadline_ns: how long a lane waits for a message; 0: without end. */
+ferry_status fy_mix_kernel_launch(fy_mix_kernel *kernel, const fy_mix_call *call,
+                                  uint64_t deadline_ns, ferry_error *error);
+/* Whether a lane has ended before the call did. */
+bool fy_mix_kernel_has_stopped(const fy_mix_kernel *kernel);
+/* All that is under way ends soon, and nothing begins any more. */
+void fy_mix_kernel_stop(fy_mix_kernel *kernel);
+
+#endif
