@@ -105,7 +105,7 @@ def refit(records, doubts):
     return chart.write()
 
 
-COLLECTIVES = (("mixed", "fused"), ("mixed-8k", "a later run"), ("mixed-four", "4 ranks"),
+COLLECTIVES = (("mixed", "fused"), ("mixed-four", "4 ranks"),
                ("mixed-two", "2 ranks"), ("mixed-eight", "8 ranks on 2 cores"))
 
 
