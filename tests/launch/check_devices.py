@@ -114,6 +114,21 @@ def case_bench_pack():
     assert (about["memory"], about["bytes"]) == ("host", 1 << 20), about
 
 
+def case_tune():
+    """By kernels where devices reach each other; by the host, and said so, where they do not."""
+    words = ("tune", "--memory", "cuda", "--ranks", "2", "--local-tp", "2", "--max-bytes", "16K", "--json")
+    for engine in ("shm", "inproc") if STANDIN else ():
+        about = json.loads(good(*words, "--transport", engine, env=environment("cuda", STANDIN_PEERS="1")))
+        assert about["engines"]["inside"] == "cuda" and about["grid_size"] > 0, about
+        sizes = {one["bytes"] for one in about["timings"] if one["chosen"]}
+        assert sizes == {8192, 16384}, about["timings"]
+        assert all(one["seconds"] > 0 for one in about["timings"] if one["chosen"]), about["timings"]
+        about = json.loads(good(*words, "--transport", engine, env=environment("cuda")))
+        assert about["engines"]["inside"] == engine, about
+    status, _, err = ask("tune", "--memory", "gpu", env=environment())
+    assert status == 2 and "--memory" in err, err
+
+
 def case_info():
     about = json.loads(good("info", "--json", "--no-measure", env=environment(kinds()[-1])))
     devices = {(one["kind"], one["device"]): one["summary"] for one in about["devices"]}
@@ -127,9 +142,9 @@ def case_info():
 def case_no_driver():
     """One sentence, whoever asks; where there is no plugin it says so."""
     for words in (("run", write()), ("run", write(), "--transport", "inproc"), ("bench", "copy"),
-                  ("bench", "pack")):
+                  ("bench", "pack"), ("tune", "--ranks", "2", "--max-bytes", "8K")):
         if not os.path.exists("/dev/nvidiactl"):
-            bad(1, r"^ferry (run|bench): .*kind cuda: ", *words, "--memory", "cuda", env=environment())
+            bad(1, r"^ferry (run|bench|tune): .*kind cuda: ", *words, "--memory", "cuda", env=environment())
     out = good("info", "--no-measure", env=environment())
     assert os.path.exists("/dev/nvidiactl") or re.search(r"(?m)^  cuda +0: memory of kind cuda: ", out), out
 

@@ -26,6 +26,7 @@ typedef struct mixed_request {
     uint32_t dtype;
     uint32_t grid, max_block, min_block, min_steps; /* 0: not said */
     bool deterministic;
+    uint32_t memory; /* ferry_memory_kind: of devices, the handle is one's */
     const char *mixed_option; /* the last that goes with mixed collectives only; or NULL */
 
     /* Of ferry bench mixed: */

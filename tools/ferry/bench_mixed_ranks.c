@@ -187,6 +187,22 @@ ferry_mixed_comm_options mixed_options_of(const mixed_request *r)
     return options;
 }
 
+/* Ranks of a node take its devices in turn. */
+static ferry_status choose_device(const mixed_rank *rank, ferry_mixed_comm_options *options,
+                                  ferry_error *error)
+{
+    const uint32_t kind = rank->request->memory;
+    uint32_t n_devices = 0;
+    if (kind == FERRY_MEMORY_HOST) {
+        return FERRY_OK;
+    }
+    FY_TRY(ferry_memory_kind_at(kind, NULL, NULL, &n_devices, NULL, error));
+    uint32_t local = ferry_world_local_rank(rank->world);
+    options->device.kind = kind;
+    options->device.index = n_devices == 0 ? 0 : (int32_t)(local % n_devices);
+    return FERRY_OK;
+}
+
 ferry_status mixed_open(const mixed_request *r, ferry_world *world, mixed_rank *rank_out,
                         ferry_error *error)
 {
@@ -205,6 +221,7 @@ ferry_status mixed_open(const mixed_request *r, ferry_world *world, mixed_rank *
         CPU_SET(0, &rank_out->processors);
     }
     bind_to_core(rank_out->world);
+    FY_TRY(choose_device(rank_out, &options, error));
     ferry_status status =
         ferry_mixed_comm_create(rank_out->world, &options, &rank_out->comm, error);
     /* What all have asked for alike is refused to all alike. */

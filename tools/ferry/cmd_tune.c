@@ -33,7 +33,7 @@ static const char more_help[] =
     "  ferry tune --ranks 4 --nodes 2 --dtype f16 --max-bytes 1M --json\n"
     "  ferry tune --show tp2dp2.tuning.json\n";
 
-enum { OPT_OUT = 256, OPT_SHOW, OPT_JSON, OPT_MAX_BYTES, OPT_RANKS };
+enum { OPT_OUT = 256, OPT_SHOW, OPT_JSON, OPT_MAX_BYTES, OPT_RANKS, OPT_MEMORY };
 
 static const option_row rows[] = {
     OPTION("out", "FILE", OPT_OUT, "save the table; FILE is replaced when all is measured"),
@@ -55,12 +55,15 @@ static const option_row rows[] = {
     OPTION_WORDS("f16 bf16 f32", "dtype", "TYPE", MIXED_OPT_DTYPE, "f16, bf16 (default) or f32"),
     OPTION("deterministic", NULL, MIXED_OPT_DETERMINISTIC,
            "only modes with one tree of sums, whatever the size"),
+    OPTION_WORDS("host cuda", "memory", "WHERE", OPT_MEMORY,
+                 "where tensors lie: host (default), or cuda: ranks of a node take the devices in "
+                 "turn, and a kernel makes each call where the devices reach each other's memory"),
     TRANSPORT_ROW(INPROC_TEXT),
     JOIN_ROW,
     OPTION_HEADING("How messages are cut"),
     OPTION("grid", "N", MIXED_OPT_GRID,
-           "lanes of each rank: threads that share a message; default a fair share of the "
-           "cores"),
+           "lanes of each rank: threads, or blocks of a kernel, that share a message; default a "
+           "fair share of the cores, or of what the device runs at once"),
     OPTION(
         "max-block", "N", MIXED_OPT_MAX_BLOCK,
         "the longest block of a message that is sent at once, in units of 256 bytes; default what "
@@ -73,6 +76,9 @@ static const option_row rows[] = {
     OPTION_END};
 
 enum { MOST_RANKS = 65536 };
+
+static const option_word memories[] = {
+    {"host", FERRY_MEMORY_HOST}, {"cuda", FERRY_MEMORY_CUDA}, {NULL, 0}};
 
 /* What goes with ranks, and so not with --show, is noted. */
 static int apply_option(int option, void *request)
@@ -95,6 +101,9 @@ static int apply_option(int option, void *request)
     case OPT_RANKS:
         r->mixed_option = "--ranks";
         return parse_count("tune", "--ranks", optarg, MOST_RANKS, &r->n_ranks);
+    case OPT_MEMORY:
+        r->mixed_option = "--memory";
+        return parse_word("tune", "--memory", memories, optarg, &r->memory);
     case SHARED_OPT_TRANSPORT:
         r->mixed_option = "--transport";
         r->transport = optarg;
