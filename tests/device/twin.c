@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <ucontext.h>
 
 _Thread_local fy_twin_at fy_twin_place;
 void *(*twin_look_up)(uint64_t at, uint32_t bytes, int writes);
@@ -66,28 +67,108 @@ void fy_twin_pause(void)
     }
 }
 
-/* A block of a kernel that meets. */
+/* A block of a kernel that meets, and its threads. */
+enum { STACK_BYTES = 256 << 10, MOST_THREADS = 64 };
+
+typedef struct turn {
+    ucontext_t context;
+    bool is_over;
+} turn;
+
 typedef struct meeting {
     pthread_t thread;
     bool is_started;
     const twin_kernel *kernel;
     const void *argument;
     uint32_t block, blocks;
+    uint64_t order;
     int device;
     twin_end end;
+    uint32_t n_turns, now; /* threads of the block, and the one that runs */
+    turn *turns;
+    char *stacks;
+    ucontext_t back;
 } meeting;
+
+static _Thread_local meeting *here; /* NULL: the block has one thread */
+
+void fy_twin_barrier(void)
+{
+    if (here != NULL) {
+        swapcontext(&here->turns[here->now].context, &here->back);
+    }
+}
+
+static void take_turn(void)
+{
+    here->kernel->run(here->argument);
+    here->turns[here->now].is_over = true;
+}
+
+/* From barrier to barrier, each time in another order; all threads of a block have as many. */
+static void take_turns(meeting *one)
+{
+    uint32_t n_over = 0;
+    while (n_over < one->n_turns) {
+        one->order = one->order * UINT64_C(6364136223846793005) + 1;
+        uint32_t first = (uint32_t)(one->order >> 33) % one->n_turns;
+        bool forward = (one->order >> 40) % 2 == 0;
+        n_over = 0;
+        for (uint32_t i = 0; i < one->n_turns; i++) {
+            uint32_t step = forward ? i : one->n_turns - 1 - i;
+            one->now = (first + step) % one->n_turns;
+            fy_twin_place.thread = one->now;
+            if (!one->turns[one->now].is_over) {
+                swapcontext(&one->back, &one->turns[one->now].context);
+            }
+            n_over += one->turns[one->now].is_over;
+        }
+    }
+}
+
+static bool make_turns(meeting *one)
+{
+    one->turns = calloc(one->n_turns, sizeof *one->turns);
+    one->stacks = malloc((size_t)one->n_turns * STACK_BYTES);
+    for (uint32_t i = 0; one->turns != NULL && one->stacks != NULL && i < one->n_turns; i++) {
+        ucontext_t *its = &one->turns[i].context;
+        getcontext(its);
+        its->uc_stack.ss_sp = one->stacks + (size_t)i * STACK_BYTES;
+        its->uc_stack.ss_size = STACK_BYTES;
+        its->uc_link = &one->back;
+        makecontext(its, take_turn, 0);
+    }
+    return one->turns != NULL && one->stacks != NULL;
+}
 
 static void *meet(void *context)
 {
     meeting *one = context;
     twin_device = one->device;
-    fy_twin_place = (fy_twin_at){.threads = 1, .block = one->block, .blocks = one->blocks};
+    fy_twin_place =
+        (fy_twin_at){.threads = one->n_turns, .block = one->block, .blocks = one->blocks};
     end = TWIN_DONE;
-    if (setjmp(out) == 0) {
-        one->kernel->run(one->argument);
+    here = one->n_turns > 1 ? one : NULL;
+    if (here != NULL && !make_turns(one)) {
+        end = TWIN_LOST;
+    } else if (setjmp(out) == 0) {
+        if (here != NULL) {
+            take_turns(one);
+        } else {
+            one->kernel->run(one->argument);
+        }
     }
     one->end = end;
+    free(one->turns);
+    free(one->stacks);
     return NULL;
+}
+
+static uint32_t count_threads(void)
+{
+    const char *text = getenv("STANDIN_THREADS");
+    int n = text != NULL ? atoi(text) : 1;
+    return n < 1 ? 1 : n > MOST_THREADS ? MOST_THREADS : (uint32_t)n;
 }
 
 /* The first block that has failed says how; one without a thread of its own never comes. */
@@ -102,6 +183,8 @@ static twin_end meet_all(const twin_kernel *kernel, uint32_t blocks, const void 
                             .argument = argument,
                             .block = b,
                             .blocks = blocks,
+                            .order = order + i,
+                            .n_turns = count_threads(),
                             .device = twin_device};
         each[b].is_started = pthread_create(&each[b].thread, NULL, meet, &each[b]) == 0;
     }

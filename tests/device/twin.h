@@ -8,9 +8,13 @@
 
 /*
  * The twin of ferry's kernels: the same source, compiled for this processor. Threads run one after
- * the other, blocks in an order of their own in each launch, as kernels promise to need none. But
- * kernels that meet have all their blocks at once, each a thread of the process, which does the
- * work of all threads of the block: there a block has one thread.
+ * the other, blocks in an order of their own in each launch, as kernels promise to need none.
+ *
+ * Kernels that meet have all their blocks at once, each a thread of the process. The threads of
+ * such a block take turns on it, in another order each time, from barrier to barrier: so what one
+ * has written, and another one reads without a barrier between them, is not there yet, or is there
+ * too early. STANDIN_THREADS says how many a block has, whatever the launch said; one, if it is not
+ * set.
  */
 typedef struct twin_kernel {
     const char *name;
