@@ -129,7 +129,8 @@ typedef struct ferry_mixed_comm_options {
     uint32_t dtype; /* ferry_dtype_kind: FERRY_F16, FERRY_BF16 or FERRY_F32 */
     ferry_device device;
     uint32_t grid_size;       /* lanes; 0: the usable cores for each rank of a node, at least 1; of
-                                 kernels blocks, at most as many as the device runs at once */
+                                 kernels blocks, at most as many as the device runs at once; where
+                                 a device is named and the host makes the calls, at most 16 */
     uint32_t max_block_size;  /* in FERRY_MIXED_BLOCK_BYTES; 0: what fits the staging memory */
     uint32_t min_block_size;  /* of a message of several steps */
     uint32_t min_num_steps;   /* of a message whose blocks are the largest possible */

@@ -201,7 +201,7 @@ static ferry_status add_pieces(adding *a, const need *its, ferry_error *error)
     uint32_t n_turns = list_turns(box, &a->spec->tensors[its->weight], all);
     uint64_t n = 1;
     for (uint32_t l = 0; l < n_turns; l++) {
-        if (!fy_mul(n, all[l].count, &n) || n + a->n_pieces > FY_MAX_BOXES) {
+        if (!fy_mul(n, all[l].count, &n) || n > FY_MAX_BOXES - a->n_pieces) {
             return fail_many(a, its, error);
         }
     }

@@ -15,7 +15,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { MOST_LANES = 1024 };
+enum { MOST_LANES = 1024, MOST_FAR_LANES = 16 };
 
 ferry_status fy_mix_options_check(const ferry_mixed_comm_options *options, ferry_error *error)
 {
@@ -149,10 +149,10 @@ static void list_same(const ferry_mixed_comm *comm, fy_field fields[N_FIELDS])
 static ferry_status agree(ferry_mixed_comm *comm, ferry_status status, ferry_error *error)
 {
     fy_field fields[N_FIELDS];
-    /* Of a device's handle the grid is the kernels', and the host makes only what few calls it
-     * must. */
+    /* Of a device's handle the grid is the kernels': a thread for each block would be too many. */
     bool is_far = comm->options.device.kind != FERRY_MEMORY_HOST;
-    uint32_t lanes = is_far ? 0 : comm->options.grid_size;
+    uint32_t lanes = comm->options.grid_size;
+    lanes = is_far ? (uint32_t)fy_min(lanes, MOST_FAR_LANES) : lanes;
     list_same(comm, fields);
     if (status == FERRY_OK && lanes == 0) {
         lanes = default_grid(comm->world, &comm->program.topology);
@@ -378,7 +378,7 @@ ferry_status ferry_mixed_comm_reset_counts(ferry_mixed_comm *comm, ferry_error *
         lane->n_steps_done = lane->n_waits = 0;
         lane->inside_written = lane->inside_read = lane->between = lane->device_elements = 0;
     }
-    return comm->kernel == NULL ? FERRY_OK : fy_mix_kernel_reset(comm, error);
+    return comm->kernel == NULL ? FERRY_OK : fy_mix_kernel_reset(comm->kernel, error);
 }
 
 /* The engine towards the first other rank inside the node, or on another node; "" if none is. */

@@ -269,6 +269,14 @@ ferry_status ferry_mixed_comm_shutdown(ferry_mixed_comm *comm, ferry_error *erro
     if (status != FERRY_OK) {
         return status;
     }
+    /* Launches of graphs that have not come to a call move nothing from here on; one that has, has
+     * the world. */
+    fy_captures_end(&comm->captures);
+    status = fy_world_check_order(comm->world, "shutdown", error);
+    if (status != FERRY_OK) {
+        fy_comm_give_back(comm);
+        return status;
+    }
     status = fy_comm_state(comm, error);
     if (status == FERRY_OK && comm->inside_ready &&
         (comm->between_ready || comm->program.topology.inter_size == 1)) {

@@ -360,7 +360,7 @@ void fy_mix_far_close(fy_mix_lane *lane)
     }
 }
 
-static bool is_awaited(const fy_mix_lane *lane)
+static bool is_awaited(fy_mix_lane *lane)
 {
     return lane->far != NULL && lane->far->is_awaited;
 }

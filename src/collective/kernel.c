@@ -46,9 +46,10 @@ static uint64_t waits_of(const fy_mix_kernel *kernel, uint32_t *link_out)
  * Launching
  */
 
+/* Memory of another device may be reached in parts only, or not yet: it is copied. */
 static bool is_reached(const fy_mix_kernel *kernel, fy_space space)
 {
-    return !fy_is_host(space) && kernel->exec->reaches(kernel->device, space);
+    return space.kind == kernel->row->kind && space.device == kernel->device;
 }
 
 /* Memory of the device's own for a tensor that the kernel cannot use where it is. */
@@ -164,13 +165,13 @@ ferry_status fy_mix_kernel_launch(fy_mix_kernel *kernel, const fy_mix_call *call
                        piece_bytes * fy_mix_op_out_chunks(t, call->op), &use[1], error));
     fill_call(kernel, call, use, &launch);
     launch.watch.deadline_ns = deadline_ns;
+    kernel->is_launched = true; /* also of what fails something may be under way: see drain */
+    kernel->has_rung = false;
+    kernel->waits = 0;
     ferry_status status = copy_in(kernel, &use[0], error);
     FY_THEN(status, kernel->exec->lanes(kernel->queue, &launch, error));
     FY_THEN(status, copy_out(kernel, &use[1], error));
     FY_THEN(status, kernel->exec->mark(kernel->queue, &kernel->ticket, error));
-    kernel->is_launched = status == FERRY_OK;
-    kernel->has_rung = false;
-    kernel->waits = 0;
     return status;
 }
 
@@ -264,10 +265,9 @@ static fy_progress run(fy_mix_lane *lane)
     return lane->status == FERRY_OK ? FY_PROGRESS_DONE : FY_PROGRESS_FAILED;
 }
 
-static bool is_awaited(const fy_mix_lane *lane)
+static bool is_awaited(fy_mix_lane *lane)
 {
-    uint32_t link = 0;
-    return waits_of(lane->kernel, &link) == 0;
+    return waits_of(lane->kernel, &lane->link) == 0;
 }
 
 static void ring(void *context)
@@ -324,6 +324,9 @@ ferry_status fy_mix_kernel_count(const ferry_mixed_comm *comm, ferry_mixed_count
                                  ferry_error *error)
 {
     fy_mix_kernel *kernel = comm->kernel;
+    if (kernel->is_launched) { /* to read them is to wait for its end */
+        return fy_fail(error, FERRY_ERR_MISUSE, "get_counts: a call of this handle is under way");
+    }
     fy_lanes_state *now = fy_alloc_zeroed(kernel->program.n_lanes, sizeof *now);
     FY_TRY(fy_check_memory(now != NULL, "the counts of a kernel", error));
     ferry_status status = read_states(kernel, now, error);
@@ -340,9 +343,11 @@ ferry_status fy_mix_kernel_count(const ferry_mixed_comm *comm, ferry_mixed_count
     return status;
 }
 
-ferry_status fy_mix_kernel_reset(const ferry_mixed_comm *comm, ferry_error *error)
+ferry_status fy_mix_kernel_reset(fy_mix_kernel *kernel, ferry_error *error)
 {
-    return read_states(comm->kernel, comm->kernel->counted, error);
+    return kernel->is_launched ? fy_fail(error, FERRY_ERR_MISUSE,
+                                         "reset_counts: a call of this handle is under way")
+                               : read_states(kernel, kernel->counted, error);
 }
 
 const fy_mix_program *fy_mix_kernel_program(const fy_mix_kernel *kernel)

@@ -21,7 +21,7 @@ void fy_mix_kernel_close(ferry_mixed_comm *comm);
 /* The lanes' counts since the last reset, added to. */
 ferry_status fy_mix_kernel_count(const ferry_mixed_comm *comm, ferry_mixed_counts *counts,
                                  ferry_error *error);
-ferry_status fy_mix_kernel_reset(const ferry_mixed_comm *comm, ferry_error *error);
+ferry_status fy_mix_kernel_reset(fy_mix_kernel *kernel, ferry_error *error);
 
 /* What calls are cut by, and their schedules. */
 const fy_mix_program *fy_mix_kernel_program(const fy_mix_kernel *kernel);

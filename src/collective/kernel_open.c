@@ -65,41 +65,52 @@ typedef struct shared_queue {
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static shared_queue *queues;
 
-/* Under the lock. */
-static shared_queue *add_queue(const opening *o)
+/* Under the lock: into the list, or NULL, with a sentence. */
+static shared_queue *add_queue(opening *o)
 {
+    fy_exec_queue *queue;
     shared_queue *fresh = fy_alloc_zeroed(1, sizeof *fresh);
-    if (fresh != NULL) {
-        *fresh = (shared_queue){.next = queues,
-                                .world = o->comm->world,
-                                .exec = o->kernel->exec,
-                                .device = o->kernel->device};
-        queues = fresh;
+    if (fy_check_memory(fresh != NULL, "the queue of a kernel", &o->why) != FERRY_OK ||
+        o->kernel->exec->queue_open(o->kernel->device, NULL, &queue, &o->why) != FERRY_OK) {
+        fy_free(fresh);
+        return NULL;
     }
+    *fresh = (shared_queue){.next = queues,
+                            .world = o->comm->world,
+                            .exec = o->kernel->exec,
+                            .device = o->kernel->device,
+                            .queue = queue};
+    queues = fresh;
     return fresh;
+}
+
+/* One that has failed is nobody's any more but of those who have it. Under the lock. */
+static shared_queue *find_queue(const opening *o)
+{
+    fy_ticket ticket;
+    for (shared_queue *one = queues; one != NULL; one = one->next) {
+        if (one->world == o->comm->world && one->exec == o->kernel->exec &&
+            one->device == o->kernel->device) {
+            if (one->exec->mark(one->queue, &ticket, NULL) == FERRY_OK) {
+                return one;
+            }
+            one->world = NULL;
+        }
+    }
+    return NULL;
 }
 
 static ferry_status take_queue(opening *o)
 {
-    fy_mix_kernel *kernel = o->kernel;
-    ferry_status status = FERRY_OK;
     pthread_mutex_lock(&lock);
-    shared_queue *one = queues;
-    while (one != NULL && (one->world != o->comm->world || one->exec != kernel->exec ||
-                           one->device != kernel->device)) {
-        one = one->next;
-    }
+    shared_queue *one = find_queue(o);
     one = one == NULL ? add_queue(o) : one;
-    status = fy_check_memory(one != NULL, "the queue of a kernel", &o->why);
-    if (status == FERRY_OK && one->queue == NULL) {
-        status = kernel->exec->queue_open(kernel->device, NULL, &one->queue, &o->why);
-    }
-    if (status == FERRY_OK) {
+    if (one != NULL) {
         one->n_users++;
-        kernel->queue = one->queue;
+        o->kernel->queue = one->queue;
     }
     pthread_mutex_unlock(&lock);
-    return status;
+    return one != NULL ? FERRY_OK : FERRY_ERR_UNSUPPORTED;
 }
 
 /* Waits for what is under way, with the last user. */
@@ -317,9 +328,11 @@ static ferry_status try_call(opening *o)
     call.in = kernel->scratch[0].base;
     call.out = kernel->scratch[1].base;
     call.in_space = call.out_space = fy_space_of(&kernel->scratch[0]);
-    FY_TRY(fy_mix_kernel_launch(kernel, &call, TRIAL_NS, &o->why));
+    uint64_t limit_ns = fy_min(TRIAL_NS, (uint64_t)kernel->settings->deadline_ns / 2);
+    FY_TRY(fy_mix_kernel_launch(kernel, &call, limit_ns, &o->why));
     FY_TRY(fy_exec_finish(kernel->exec, kernel->queue, &o->why));
     kernel->is_launched = false;
+    FY_TRY(fy_mix_kernel_reset(kernel, &o->why)); /* this call is not the caller's */
     return fy_mix_kernel_has_stopped(kernel)
                ? fy_fail(&o->why, FERRY_ERR_UNSUPPORTED,
                          "kernels of all ranks did not come to run at once within %g s",
@@ -370,8 +383,7 @@ static bool part(fy_mix_kernel *kernel, ferry_world *world)
         return true;
     }
     atomic_store_explicit(farewell_of(kernel, world->rank), 1, memory_order_release);
-    bool may_free =
-        fy_agree(world, FERRY_OK, NULL) == FERRY_OK || have_all_left(kernel, world);
+    bool may_free = fy_agree(world, FERRY_OK, NULL) == FERRY_OK || have_all_left(kernel, world);
     ferry_region_free(kernel->farewells);
     return may_free;
 }

@@ -53,7 +53,7 @@ typedef struct fy_mix_verbs {
     /* The whole call at once, in place of its steps: lane 0 stands for all. NULL: by steps. */
     fy_progress (*whole)(fy_mix_lane *lane);
     /* Whether the lane waits for a device, and not for another rank. NULL: it never does. */
-    bool (*is_awaited)(const fy_mix_lane *lane);
+    bool (*is_awaited)(fy_mix_lane *lane);
     /* Has work of the lane's devices that is under way: the bell is rung when it is done. (opt.) */
     bool (*ring_when_done)(fy_mix_lane *lane, fy_bell *bell);
     /* A call has failed: waits for what is still under way on the caller's memory. (optional) */
@@ -85,7 +85,9 @@ struct fy_mix_lane {
     uint32_t link;  /* of the WAIT at hand: the first whose message is not there yet */
     bool done;
     fy_mix_seen seen; /* the board of the rank that it waits for */
-    uint64_t moved;   /* counts everything that was done: to see whether anything is */
+    uint32_t seen_rank;
+    int64_t seen_ns; /* since when it says the same */
+    uint64_t moved;  /* counts everything that was done: to see whether anything is */
     ferry_status status;
     ferry_error error;
     const void **sources;         /* as many as any sum has */

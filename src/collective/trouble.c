@@ -14,7 +14,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { RING_CONTACTS = 6 };
+enum { RING_CONTACTS = 6, KERNEL_DOUBT_NS = 1000000000 };
 
 static const fy_mix_edge rings[] = {FY_MIX_EDGE_WORLD_UP, FY_MIX_EDGE_TP_UP, FY_MIX_EDGE_DP_UP};
 
@@ -310,8 +310,14 @@ fy_mix_suspicion fy_mix_lane_suspect(ferry_mixed_comm *comm, fy_mix_lane *lane)
         board->count == call->geometry.n_elements) {
         return board->waits != 0 ? FY_MIX_WAITS_TOO : FY_MIX_ENTERED;
     }
-    if (!is_same(&before, board)) {
+    if (!is_same(&before, board) || link->rank != lane->seen_rank) {
+        lane->seen_rank = link->rank;
+        lane->seen_ns = fy_now_ns();
         return FY_MIX_ENTERED; /* it may have been half written: believed when it says so again */
+    }
+    /* A kernel may have the message and not have been on its device since. */
+    if (lane->verbs->whole != NULL && fy_now_ns() - lane->seen_ns < KERNEL_DOUBT_NS) {
+        return FY_MIX_ENTERED;
     }
     /* What it wrote for this call came before its board changed: so look again. */
     uint64_t moved = lane->moved;

@@ -22,9 +22,9 @@ typedef struct fy_entrant {
 typedef struct fy_course {
     ferry_mixed_comm *comm;
     uint32_t op;
-    uint64_t bytes; /* of a piece */
+    uint64_t bytes;       /* of a piece */
     ferry_buffer in, out; /* for the largest piece */
-    double spent;   /* seconds, by the clock of the slowest rank */
+    double spent;         /* seconds, by the clock of the slowest rank */
     double mine[FY_MOST_ROUNDS * FY_MOST_ENTRANTS + 1]; /* this rank's times */
 } fy_course;
 

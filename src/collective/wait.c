@@ -33,10 +33,16 @@ bool fy_mix_is_over(const fy_mix_driver *d)
     return true;
 }
 
+/* What is put, or beside a kernel what ranks of other nodes say of their calls. */
+static bool uses_network(const ferry_mixed_comm *comm)
+{
+    return comm->state.call.schedule->n_puts != 0 ||
+           (comm->state.by_kernel && comm->program.topology.inter_size > 1);
+}
+
 void fy_mix_work_network(ferry_mixed_comm *comm)
 {
-    if (comm->state.call.schedule->n_puts != 0 &&
-        pthread_mutex_trylock(&comm->wires.network) == 0) {
+    if (uses_network(comm) && pthread_mutex_trylock(&comm->wires.network) == 0) {
         fy_transport_work(comm->wires.transport);
         pthread_mutex_unlock(&comm->wires.network);
     }
@@ -81,7 +87,7 @@ static int64_t sleep_ns(void *context)
     const fy_mix_driver *d = context;
     ferry_mixed_comm *comm = d->comm;
     int64_t ns = INT64_MAX;
-    if (comm->state.call.schedule->n_puts != 0) {
+    if (uses_network(comm)) {
         ns = 50000;
         if (pthread_mutex_trylock(&comm->wires.network) == 0) {
             ns = fy_transport_sleep_ns(comm->wires.transport);

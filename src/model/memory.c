@@ -129,7 +129,7 @@ static ferry_status write_out(gathering_boxes *g, const open_box *box, const fy_
 {
     uint64_t at[FERRY_MAX_REPEATS] = {0}, n = 1;
     for (uint32_t i = 0; i < box->n_repeats; i++) {
-        if (!fy_mul(n, box->repeats[i].count, &n) || n + g->n > FY_MAX_BOXES) {
+        if (!fy_mul(n, box->repeats[i].count, &n) || n > FY_MAX_BOXES - g->n) {
             return fy_fail(error, FERRY_ERR_LIMIT,
                            "%s: repeats make more than %d boxes; it got too many at the parameter "
                            "\"%s\"",

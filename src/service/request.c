@@ -527,9 +527,12 @@ static ferry_status start_now(ferry_service *service, const char *what,
     FY_TRY(check_free(service, error));
     fy_run_request *request = take_request(service);
     FY_TRY(fy_check_memory(request != NULL, "a request", error));
+    atomic_store(&service->runs_in_host, true); /* a launch of a graph comes when it likes */
     ferry_status status = begin(request, error);
     request->is_spare = status != FERRY_OK;
-    atomic_store(&service->runs_in_host, status == FERRY_OK);
+    if (status != FERRY_OK) {
+        atomic_store(&service->runs_in_host, false);
+    }
     *request_out = request;
     return status;
 }

@@ -642,6 +642,11 @@ def check_bad(ferry, folder, rng):
             ("of another shape", [{**good, "holds": [
                 {**good["holds"][0], "begin": [1, 0]}]}], [f8], ['"p"']),
             ("both ways", [good, codes], [f8], ["dequantize", "--quantize"]),
+            ("parts beyond all numbers", [{**good, "elements": 256, "holds": [
+                good["holds"][0], {**good["holds"][0], "offset": 128, "repeat": [
+                    {"count": 3, "begin": [0, 0], "offset": 0},
+                    {"count": (2 ** 64 - 1) // 3, "begin": [0, 0], "offset": 0}]}]}],
+             [f8], ['"p"', "matrices"]),
             ("half bytes that are torn", [{**good, "elements": 64, "holds": [
                 {**good["holds"][0], "begin": [0, 1], "shape": [8, 8], "strides": [8, 1]}]}],
              ["nvfp4"], [name, '"p"', "less than a byte"]),

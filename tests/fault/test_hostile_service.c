@@ -19,6 +19,7 @@
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <time.h>
 #include <unistd.h>
 
 enum {
@@ -360,6 +361,17 @@ static ferry_status use_service(rank_state *me)
     return status;
 }
 
+static _Atomic bool victim_is_over;
+
+/* A moment: it may wait for the rank that waits here. */
+static void await_victim(void)
+{
+    const struct timespec moment = {.tv_nsec = 1000000};
+    for (int i = 0; i < 200 && !atomic_load(&victim_is_over); i++) {
+        nanosleep(&moment, NULL);
+    }
+}
+
 static void *run_rank(void *argument)
 {
     rank_state *me = argument;
@@ -387,7 +399,11 @@ static void *run_rank(void *argument)
     if (status == FERRY_OK) {
         status = use_service(me);
     }
+    if (me->rank == VICTIM) {
+        atomic_store(&victim_is_over, true);
+    }
     if (status != FERRY_OK && me->world != NULL && words == TRUE_WORDS) {
+        await_victim(); /* which is to judge what it was told, and not this */
         ferry_world_abort(me->world, "it is over"); /* nobody waits for who has given up */
     }
     give_memory(me, &me->memory[0]);
@@ -408,6 +424,7 @@ static void run_attack(const way *how, const attack *a, rank_state ranks[N_RANKS
     current = a;
     n_passed = 0;
     was_harmed = false;
+    atomic_store(&victim_is_over, false);
     if (how->processes) {
         assert_non_null(mkdtemp(folder));
         snprintf(path, sizeof path, "%s/ranks", folder);

@@ -22,8 +22,25 @@ static void end_meeting(fy_cuda_job *job, bool failed)
     fy_cuda_meeting_ends();
 }
 
+/* Tensors are memory of the device's own, of its primary context, and not freed. Entered. */
+static ferry_status check_tensors(const fy_exec_queue *queue, const fy_lanes_call *call,
+                                  ferry_error *error)
+{
+    const uint64_t tensors[] = {call->in, call->out};
+    for (size_t i = 0; i < 2; i++) {
+        fy_cuda_reach reach;
+        const void *base = (const void *)(uintptr_t)tensors[i];
+        FY_TRY(fy_cuda_reach_of(queue->device, base, 0, 1, queue->is_late, &reach, error));
+        if (reach == FY_CUDA_PAGEABLE) {
+            return fy_fail(error, FERRY_ERR_MISUSE, "%p is no memory that a kernel reaches", base);
+        }
+    }
+    return FERRY_OK;
+}
+
 static ferry_status launch(fy_exec_queue *queue, const fy_lanes_call *call, ferry_error *error)
 {
+    FY_TRY(check_tensors(queue, call, error));
     uint64_t n_threads = (uint64_t)call->n_lanes * FY_CUDA_THREADS;
     fy_cuda_job *job = fy_alloc_zeroed(1, sizeof *job);
     FY_TRY(fy_check_memory(job != NULL, "a call by a kernel", error));

@@ -7,8 +7,8 @@
 
 /* Of a block. */
 FY_SHARED uint64_t lanes_operands[FY_LANES_MOST_OPERANDS];
-FY_SHARED uint32_t lanes_why;       /* FY_LANES_GOES, or why this lane has stopped */
-FY_SHARED uint32_t lanes_missed[2]; /* and at which link, in which step of the message */
+FY_SHARED uint32_t lanes_why;    /* FY_LANES_GOES, or why this lane has stopped */
+FY_SHARED uint32_t lanes_missed; /* and at which link; of the thread that came first */
 
 /* Where a lane is in its range. */
 typedef struct lanes_turn {
@@ -352,6 +352,9 @@ FY_DEVICE uint32_t lanes_await(const fy_lanes_call *a, const lanes_turn *t, uint
         if (n_looks % LANES_LOOKS != 0) {
             continue;
         }
+        if (lanes_why != FY_LANES_GOES) { /* of another thread's message */
+            return FY_LANES_STOPPED;
+        }
         uint64_t now = fy_clock_ns();
         begun = begun == 0 ? now : begun;
         /* Threads of a block that wait for other messages say so in the same place. */
@@ -384,10 +387,8 @@ FY_DEVICE void lanes_look(const fy_lanes_call *a, const lanes_turn *t, uint32_t 
     } else if (why == FY_LANES_GOES && fy_acquire(at) != use + 1) {
         why = FY_LANES_OVERRUN;
     }
-    if (why != FY_LANES_GOES) {
-        lanes_missed[0] = number;
-        lanes_missed[1] = l.use;
-        lanes_why = why;
+    if (why != FY_LANES_GOES && fy_claim(&lanes_why, why)) {
+        lanes_missed = number;
     }
 }
 
@@ -395,14 +396,14 @@ FY_DEVICE void lanes_look(const fy_lanes_call *a, const lanes_turn *t, uint32_t 
 FY_DEVICE void lanes_report(const fy_lanes_call *a, const lanes_turn *t)
 {
     uint64_t report = a->watch.reports + t->lane * sizeof(fy_lanes_report);
-    fy_lanes_link l = load_lanes_link(a->tables.links, lanes_missed[0]);
+    fy_lanes_link l = load_lanes_link(a->tables.links, lanes_missed);
     uint64_t use = lanes_number(a, t, &l), at = lanes_header_at(a, t, &l, use);
     uint64_t copy = report + __builtin_offsetof(fy_lanes_report, header);
     store_word(copy, fy_acquire(at));
     for (uint32_t i = 8; i < sizeof(fy_lanes_header); i += 8) {
         store_word(copy + i, load_word(at + i));
     }
-    store_word(report + __builtin_offsetof(fy_lanes_report, link), lanes_missed[0]);
+    store_word(report + __builtin_offsetof(fy_lanes_report, link), lanes_missed);
     store_word(report + __builtin_offsetof(fy_lanes_report, use), use);
     fy_release(report + __builtin_offsetof(fy_lanes_report, why), lanes_why);
     fy_release(a->watch.halted, 1);

@@ -2,6 +2,7 @@
 #ifndef FY_MEMORY_CUDA_PRIMITIVES_H
 #define FY_MEMORY_CUDA_PRIMITIVES_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 /*
@@ -54,6 +55,12 @@ FY_DEVICE uint64_t fy_acquire(uint64_t at)
 FY_DEVICE void fy_release(uint64_t at, uint64_t v)
 {
     asm volatile("st.release.sys.global.u64 [%0],%1;" ::"l"(at), "l"(v) : "memory");
+}
+
+/* A word that a block shares and that is 0: true for the one thread that sets it. */
+FY_DEVICE bool fy_claim(uint32_t *word, uint32_t value)
+{
+    return atomicCAS(word, 0u, value) == 0;
 }
 
 FY_DEVICE uint64_t fy_clock_ns(void)
@@ -255,6 +262,13 @@ FY_DEVICE uint64_t fy_acquire(uint64_t at)
 FY_DEVICE void fy_release(uint64_t at, uint64_t v)
 {
     __atomic_store_n((uint64_t *)fy_twin_reach(at, sizeof at, 1), v, __ATOMIC_RELEASE);
+}
+
+FY_DEVICE bool fy_claim(uint32_t *word, uint32_t value) /* threads of a block take turns */
+{
+    bool is_first = *word == 0;
+    *word = is_first ? value : *word;
+    return is_first;
 }
 
 uint64_t fy_twin_clock_ns(void);
