@@ -125,6 +125,16 @@ run_collective() {
         cases collective 15 bin/collective_suite "$row" far2 far4
     done
 }
+# Mixed collectives by one kernel for a call, of threads and of processes that share the device.
+run_kernels() {
+    local row
+    for row in inproc shm; do
+        FERRY_TEST_KERNELS=1 cases kernels 20 bin/collective_suite "$row" all2 random2 far2 life requests all4 \
+            deterministic4 two_handles diverging idle
+    done
+    step kernels.tune 60 env -u FERRY_TEST_CUDA -u FERRY_TEST_MEMORY -u FERRY_TEST_FAR bin/ferry tune --memory cuda \
+        --ranks 2 --max-bytes 4M --out "$out/tuned.json"
+}
 run_sanitizer() {
     local tool
     tool=$(command -v compute-sanitizer || ls /usr/local/cuda*/bin/compute-sanitizer 2>/dev/null | head -1)
@@ -138,7 +148,7 @@ case ${1:-} in
 pack) pack "$2" "$3" ;;
 run)
     shift
-    [ $# -gt 0 ] || set -- contract random waves command python conformance collective bench service service_shm \
+    [ $# -gt 0 ] || set -- contract random waves command python conformance collective kernels bench service service_shm \
         verbs queue info sass sanitizer
     run "$@"
     ;;

@@ -202,7 +202,7 @@ static ferry_status make_program(opening *o, uint32_t n_lanes)
 static ferry_status take_page(opening *o)
 {
     void *page;
-    FY_TRY(o->kernel->exec->lanes_take(&page, &o->why));
+    FY_TRY(o->kernel->exec->lanes_take(o->kernel->queue, &page, &o->why));
     o->kernel->page = page;
     memset(page, 0, FY_LANES_PAGE_BYTES);
     return FERRY_OK;

@@ -208,6 +208,54 @@ static void check_counts(scene *c, uint64_t *random)
     }
 }
 
+/* What the sketch of such a handle says of a call, which counts without ranks. */
+static ferry_mixed_work work_of(scene *c, const call *what)
+{
+    rank_context *me = c->me;
+    ferry_mixed_comm_options options = c->options;
+    ferry_mixed_comm_info info = FERRY_MIXED_COMM_INFO_INIT;
+    ferry_mixed_work work = FERRY_MIXED_WORK_INIT;
+    ferry_mixed_sketch *sketch = NULL;
+    must(me, ferry_mixed_comm_get_info(c->comm, &info, &me->error));
+    options.grid_size = info.grid_size;
+    must(me, ferry_mixed_sketch_create(&options, c->multicast, &sketch, &me->error));
+    must(me, ferry_mixed_sketch_count(sketch, what->op, what->mode, what->rows * what->columns,
+                                      &work, &me->error));
+    ferry_mixed_sketch_destroy(sketch);
+    return work;
+}
+
+/* Each call writes, reads and waits as often as it must, whoever makes it. */
+static void check_work(scene *c, uint64_t *random)
+{
+    rank_context *me = c->me;
+    for (uint32_t i = 0; i < 6; i++) {
+        call what = draw_call(c, random, 3000);
+        while (what.mode <= FERRY_MIXED_AUTOTUNE) { /* one that stands for others has no work */
+            what = draw_call(c, random, 3000);
+        }
+        what.in_place = false;
+        must(me, ferry_mixed_comm_reset_counts(c->comm, &me->error));
+        scene_call(c, &what);
+        ferry_mixed_counts counts = counts_of(me, c->comm);
+        ferry_mixed_work work = work_of(c, &what);
+        expect(me,
+               counts.n_waits == work.n_steps * (work.n_inside_waits + work.n_between_waits) &&
+                   counts.inside_bytes_written == work.inside_bytes_written &&
+                   counts.inside_bytes_read == work.inside_bytes_read &&
+                   counts.between_bytes == work.between_bytes,
+               "%s: %s %s of %llu: waits %llu, inside written %llu of %llu, read %llu of %llu, "
+               "between %llu of %llu",
+               c->name, ferry_mixed_op_name(what.op), ferry_mixed_mode_name(what.mode),
+               (unsigned long long)(what.rows * what.columns), (unsigned long long)counts.n_waits,
+               (unsigned long long)counts.inside_bytes_written,
+               (unsigned long long)work.inside_bytes_written,
+               (unsigned long long)counts.inside_bytes_read,
+               (unsigned long long)work.inside_bytes_read, (unsigned long long)counts.between_bytes,
+               (unsigned long long)work.between_bytes);
+    }
+}
+
 /* The parts of create one by one, each twice; shut down or not before the end. */
 void case_life(rank_context *me)
 {
@@ -235,6 +283,7 @@ void case_life(rank_context *me)
         options.only_construct = false;
         scene_open(&c, me, &s, &options);
         check_counts(&c, &random);
+        check_work(&c, &random);
         scene_compare(&c);
         if (one_in(&random, 2)) {
             must(me, ferry_mixed_comm_shutdown(c.comm, &me->error));

@@ -33,11 +33,16 @@ static inline bool device_is_real(void)
     return device_kind() == FERRY_MEMORY_CUDA && access("/dev/nvidiactl", F_OK) == 0;
 }
 
-/* Whether mixed collectives are to be made by kernels: handles name a device then. */
+/* Whether handles of mixed collectives name a device: 1, or 0 where it cannot run their kernels. */
+static inline bool device_is_named(void)
+{
+    return getenv("FERRY_TEST_KERNELS") != NULL;
+}
+
+/* Whether kernels are to make their calls. */
 static inline bool device_has_kernels(void)
 {
-    const char *text = getenv("FERRY_TEST_KERNELS");
-    return text != NULL && strcmp(text, "1") == 0;
+    return device_is_named() && strcmp(getenv("FERRY_TEST_KERNELS"), "1") == 0;
 }
 
 /* How many devices there are: far has two, a machine perhaps one. At least 1, to be a divisor. */

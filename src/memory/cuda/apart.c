@@ -10,7 +10,15 @@
  * A busy machine may keep a stream from going on for longer than it is looked at: then it is given
  * up for nothing, which costs no more than a stream.
  */
-enum { LOOK_NS = 3000000, BUSY_NS = 200000000, MOST_STREAMS = 12, MOST_SPARES = 64 };
+enum {
+    LOOK_NS = 3000000,
+    LONG_LOOK_NS = 40000000,
+    BUSY_NS = 200000000,
+    MOST_STREAMS = 12,
+    MOST_SPARES = 64
+};
+
+static uint64_t look_ns = LOOK_NS; /* of the list's lock */
 
 static uint64_t now_ns(void)
 {
@@ -35,22 +43,22 @@ ferry_status fy_cuda_make_stream(CUstream *stream_out, ferry_error *error)
                          "making a stream", error);
 }
 
-/* From here on the caller's stream waits; in a capture it may not. */
-static bool shut(fy_exec_queue *adopted)
+/* From here on the stream waits; in a capture it may not. */
+static bool shut(fy_exec_queue *waiting)
 {
     CUstreamCaptureStatus capture = CU_STREAM_CAPTURE_STATUS_ACTIVE;
-    if (fy_cuda.cuStreamIsCapturing(adopted->stream, &capture) != CUDA_SUCCESS ||
+    if (fy_cuda.cuStreamIsCapturing(waiting->stream, &capture) != CUDA_SUCCESS ||
         capture != CU_STREAM_CAPTURE_STATUS_NONE) {
         return false;
     }
-    return fy_cuda.cuStreamWaitValue64(adopted->stream, address_of(&adopted->words->trial),
-                                       adopted->n_trials + 1,
+    return fy_cuda.cuStreamWaitValue64(waiting->stream, address_of(&waiting->words->trial),
+                                       waiting->n_trials + 1,
                                        CU_STREAM_WAIT_VALUE_GEQ) == CUDA_SUCCESS;
 }
 
-static void open_again(fy_exec_queue *adopted)
+static void open_again(fy_exec_queue *waiting)
 {
-    atomic_store(&adopted->words->trial, ++adopted->n_trials);
+    atomic_store(&waiting->words->trial, ++waiting->n_trials);
 }
 
 static bool await_probe(const fy_exec_queue *own, uint64_t most_ns)
@@ -70,7 +78,7 @@ static bool goes_on(fy_exec_queue *own, CUstream stream)
 {
     return fy_cuda.cuStreamWriteValue64(stream, address_of(&own->words->probe), ++own->n_probes,
                                         CU_STREAM_WRITE_VALUE_DEFAULT) != CUDA_SUCCESS ||
-           await_probe(own, LOOK_NS);
+           await_probe(own, look_ns);
 }
 
 /* Streams that were given up: others may find that they go on. Of the list's lock. */
@@ -100,6 +108,9 @@ static bool find_spare(fy_exec_queue *own, CUstream *stream_out)
     return false;
 }
 
+static const char none_found[] = "no stream was found that goes on while others wait: set "
+                                 "CUDA_DEVICE_MAX_CONNECTIONS=32";
+
 /* *stream_out stays NULL where there is none. */
 static ferry_status find_other(fy_exec_queue *own, CUstream *stream_out, ferry_error *error)
 {
@@ -115,8 +126,6 @@ static ferry_status find_other(fy_exec_queue *own, CUstream *stream_out, ferry_e
         }
         keep_spare(own->device, fresh);
     }
-    fy_cuda_library->log(FERRY_LOG_WARN, "no stream was found that goes on while those of the "
-                                         "caller's wait: set CUDA_DEVICE_MAX_CONNECTIONS=32");
     return FERRY_OK;
 }
 
@@ -126,10 +135,11 @@ static bool is_own(const fy_exec_queue *queue, const fy_cuda_device *device)
            (queue->n_users == 0 || queue->stream == queue->own) && !atomic_load(&queue->is_dead);
 }
 
-static bool is_adopted(const fy_exec_queue *queue, const fy_cuda_device *device)
+/* The caller's, or one of kernels that wait for each other. */
+static bool may_wait(const fy_exec_queue *queue, const fy_cuda_device *device)
 {
-    return queue->device == device && queue->n_users > 0 && queue->stream != queue->own &&
-           !atomic_load(&queue->is_dead);
+    bool is_adopted = queue->n_users > 0 && queue->stream != queue->own;
+    return queue->device == device && (is_adopted || queue->meets) && !atomic_load(&queue->is_dead);
 }
 
 /* What comes from here on goes on the other stream. */
@@ -156,6 +166,7 @@ static void take_other(fy_exec_queue *own)
     } else {
         keep_spare(own->device, own->other);
         own->other = NULL;
+        own->is_apart = false;
     }
     pthread_mutex_unlock(&own->calls);
 }
@@ -163,7 +174,7 @@ static void take_other(fy_exec_queue *own)
 /* Who calls verbs may be held up in the driver, as all are just now: then false. */
 static bool lock_calls(fy_exec_queue *own)
 {
-    uint64_t end = now_ns() + LOOK_NS;
+    uint64_t end = now_ns() + look_ns;
     for (uint32_t i = 0; pthread_mutex_trylock(&own->calls) != 0; i++) {
         if (now_ns() > end) {
             return false;
@@ -178,7 +189,9 @@ static ferry_status try_one(fy_exec_queue *own, ferry_error *error)
 {
     bool is_locked = lock_calls(own);
     bool is_idle = is_locked && fy_cuda.cuStreamQuery(own->own) == CUDA_SUCCESS;
-    ferry_status status = goes_on(own, own->own) ? FERRY_OK : find_other(own, &own->other, error);
+    own->is_apart = goes_on(own, own->own);
+    ferry_status status = own->is_apart ? FERRY_OK : find_other(own, &own->other, error);
+    own->is_apart = own->is_apart || own->other != NULL;
     if (own->other != NULL && is_idle) {
         exchange(own);
     }
@@ -188,12 +201,12 @@ static ferry_status try_one(fy_exec_queue *own, ferry_error *error)
     return status;
 }
 
-/* Of one stream of ferry's, or all. */
+/* Of one stream of ferry's, or all that do not wait themselves just now. */
 static ferry_status try_all(const fy_cuda_device *device, fy_exec_queue *only, ferry_error *error)
 {
     ferry_status status = FERRY_OK;
     for (fy_exec_queue *one = fy_cuda_first_queue(); one != NULL; one = one->next) {
-        bool is_meant = only != NULL ? one == only : is_own(one, device);
+        bool is_meant = only != NULL ? one == only : is_own(one, device) && !one->is_tried;
         if (status == FERRY_OK && is_meant) {
             status = try_one(one, error);
         }
@@ -202,18 +215,22 @@ static ferry_status try_all(const fy_cuda_device *device, fy_exec_queue *only, f
 }
 
 /*
- * All streams of the caller's at once, so that what goes on is apart from each. Nothing is freed
- * meanwhile, which would wait.
+ * All streams that may wait do so at once, so that what goes on is apart from each; but `only` does
+ * not. Nothing is freed meanwhile, which would wait. False: none waits.
  */
-static ferry_status part(const fy_cuda_device *device, fy_exec_queue *only, ferry_error *error)
+static bool shut_all(const fy_cuda_device *device, const fy_exec_queue *only)
 {
     bool any = fy_cuda_graphs_wait();
     fy_cuda_lock_gates();
     for (fy_exec_queue *one = fy_cuda_first_queue(); one != NULL; one = one->next) {
-        one->is_tried = is_adopted(one, device) && shut(one);
+        one->is_tried = one != only && may_wait(one, device) && shut(one);
         any = any || one->is_tried;
     }
-    ferry_status status = any ? try_all(device, only, error) : FERRY_OK;
+    return any;
+}
+
+static void open_all(void)
+{
     for (fy_exec_queue *one = fy_cuda_first_queue(); one != NULL; one = one->next) {
         if (one->is_tried) {
             open_again(one);
@@ -224,6 +241,25 @@ static ferry_status part(const fy_cuda_device *device, fy_exec_queue *only, ferr
         if (one->other != NULL) {
             take_other(one);
         }
+    }
+}
+
+static bool are_apart(const fy_cuda_device *device)
+{
+    bool are = true;
+    for (fy_exec_queue *one = fy_cuda_first_queue(); one != NULL; one = one->next) {
+        are = are && (!is_own(one, device) || one->is_apart);
+    }
+    return are;
+}
+
+static ferry_status part(const fy_cuda_device *device, fy_exec_queue *only, ferry_error *error)
+{
+    bool any = shut_all(device, only);
+    ferry_status status = any ? try_all(device, only, error) : FERRY_OK;
+    open_all();
+    if (any && (only != NULL ? !only->is_apart : !are_apart(device))) {
+        fy_cuda_library->log(FERRY_LOG_WARN, none_found);
     }
     return status;
 }
@@ -258,4 +294,48 @@ ferry_status fy_cuda_part_all(const fy_cuda_device *device, ferry_error *error)
 ferry_status fy_cuda_part_one(fy_exec_queue *own, ferry_error *error)
 {
     return part(own->device, own, error);
+}
+
+/* One more that goes on is kept for whoever comes later. */
+static ferry_status keep_way(fy_exec_queue *waiting, ferry_error *error)
+{
+    CUstream way = NULL;
+    FY_TRY(find_other(waiting, &way, error));
+    if (way == NULL) {
+        return fy_fail(error, FERRY_ERR_UNSUPPORTED, none_found);
+    }
+    keep_spare(waiting->device, way);
+    return FERRY_OK;
+}
+
+/* First apart from those that wait already; the others then, from all. */
+static ferry_status part_waiting(fy_exec_queue *own, ferry_error *error)
+{
+    own->is_apart = true;
+    FY_TRY(fy_cuda_part_one(own, error));
+    if (!own->is_apart) {
+        return fy_fail(error, FERRY_ERR_UNSUPPORTED, none_found);
+    }
+    own->meets = true;
+    (void)shut_all(own->device, NULL);
+    ferry_status status = try_all(own->device, NULL, error);
+    FY_THEN(status, keep_way(own, error));
+    open_all();
+    if (status == FERRY_OK && !are_apart(own->device)) {
+        status = fy_fail(error, FERRY_ERR_UNSUPPORTED, none_found);
+    }
+    own->meets = status == FERRY_OK;
+    return status;
+}
+
+/* What is refused here is refused for good, so it is looked at for longer first. */
+ferry_status fy_cuda_part_waiting(fy_exec_queue *own, ferry_error *error)
+{
+    ferry_status status = part_waiting(own, error);
+    if (status == FERRY_ERR_UNSUPPORTED) {
+        look_ns = LONG_LOOK_NS;
+        status = part_waiting(own, error);
+        look_ns = LOOK_NS;
+    }
+    return status;
 }

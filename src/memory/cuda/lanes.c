@@ -112,8 +112,9 @@ static ferry_status make_page(void **page_out, ferry_error *error)
     return status;
 }
 
-ferry_status fy_cuda_lanes_take(void **page_out, ferry_error *error)
+ferry_status fy_cuda_lanes_take(fy_exec_queue *queue, void **page_out, ferry_error *error)
 {
+    FY_TRY(fy_cuda_queue_meets(queue, error));
     pthread_mutex_lock(&lock);
     page *one = pages;
     pages = one != NULL ? one->next : NULL;

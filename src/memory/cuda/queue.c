@@ -633,6 +633,20 @@ void fy_cuda_make_way(fy_exec_queue *queue)
     }
 }
 
+ferry_status fy_cuda_queue_meets(fy_exec_queue *queue, ferry_error *error)
+{
+    const fy_cuda_device *device;
+    ferry_status status = FERRY_OK;
+    FY_TRY(fy_cuda_enter(queue->device->number, &device, error));
+    pthread_mutex_lock(&list_lock);
+    if (!queue->meets) {
+        status = fy_cuda_part_waiting(queue, error);
+    }
+    pthread_mutex_unlock(&list_lock);
+    fy_cuda_leave();
+    return status;
+}
+
 void fy_cuda_queue_close(fy_exec_queue *queue)
 {
     if (queue == NULL) {
@@ -646,5 +660,6 @@ void fy_cuda_queue_close(fy_exec_queue *queue)
         pthread_mutex_lock(&list_lock);
     }
     __atomic_store_n(&queue->n_users, queue->n_users - 1, __ATOMIC_RELEASE);
+    queue->meets = queue->meets && queue->n_users > 0;
     pthread_mutex_unlock(&list_lock);
 }

@@ -68,7 +68,8 @@ struct fy_exec_queue {
 
     uint64_t n_trials, n_probes; /* of the list's lock, as what follows: apart.c */
     CUstream other;              /* takes the place of its own */
-    bool is_tried;
+    bool is_tried, is_apart; /* waits for a trial; went on in the last one, or has gone elsewhere */
+    bool meets;              /* kernels on it wait for those of other queues */
 
     _Atomic bool is_dead;             /* the context is lost: the stream does nothing any more */
     fy_cuda_wait *waits, **last_wait; /* of the watcher's lock */
@@ -123,9 +124,12 @@ ferry_status fy_cuda_word_wait(fy_exec_queue *queue, _Atomic uint64_t *word, uin
 ferry_status fy_cuda_call(fy_exec_queue *queue, void (*function)(void *context), void *context,
                           ferry_error *error);
 
+/* Kernels on this queue wait for those of others: from here on no queue shares its channel. */
+ferry_status fy_cuda_queue_meets(fy_exec_queue *queue, ferry_error *error);
+
 /* lanes.c */
 ferry_status fy_cuda_run_lanes(fy_exec_queue *queue, const fy_lanes_call *call, ferry_error *error);
-ferry_status fy_cuda_lanes_take(void **page_out, ferry_error *error);
+ferry_status fy_cuda_lanes_take(fy_exec_queue *queue, void **page_out, ferry_error *error);
 void fy_cuda_lanes_give(void *page);
 ferry_status fy_cuda_most_lanes(int32_t device, uint32_t *n_out, uint64_t *identity_out,
                                 ferry_error *error);
