@@ -6,6 +6,7 @@
 #include "exec/queue.h"
 #include "support/check.h"
 #include "support/emulated.h"
+#include "support/thread_state.h"
 
 #include <ferry/transport.h>
 #include <ferry/world.h>
@@ -17,6 +18,7 @@
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -566,8 +568,32 @@ static void test_inside_host_call(void **state)
     ferry_queue_destroy(in.other);
 }
 
-/* Work that a device does not take is not on the queue: what comes behind it is done. */
+/* Far memory with verbs of the test's own, as long as nothing else is said. */
 static const fy_exec *far_exec;
+
+typedef struct changed_far {
+    const fy_memory_kind *before;
+    fy_memory_kind kind;
+    fy_exec exec;
+} changed_far;
+
+static void change_far(changed_far *c)
+{
+    ferry_queue_destroy(make(0)); /* the kind is there now */
+    c->before = fy_memory_row(FERRY_MEMORY_FAR);
+    far_exec = c->before->exec;
+    c->kind = *c->before;
+    c->exec = *far_exec;
+    c->kind.exec = &c->exec;
+    atomic_store(&fy_memory_rows[FERRY_MEMORY_FAR], &c->kind);
+}
+
+static void restore_far(const changed_far *c)
+{
+    atomic_store(&fy_memory_rows[FERRY_MEMORY_FAR], c->before);
+}
+
+/* Work that a device does not take is not on the queue: what comes behind it is done. */
 static bool takes_none;
 
 static ferry_status call_unless(fy_exec_queue *queue, void (*function)(void *context),
@@ -582,14 +608,9 @@ static void test_work_not_taken(void **state)
     (void)state;
     ferry_error error;
     fy_queue *entered;
-    ferry_queue_destroy(make(0)); /* the kind is there now */
-    const fy_memory_kind *far = fy_memory_row(FERRY_MEMORY_FAR);
-    fy_memory_kind kind = *far;
-    far_exec = far->exec;
-    fy_exec exec = *far_exec;
-    exec.call = call_unless;
-    kind.exec = &exec;
-    atomic_store(&fy_memory_rows[FERRY_MEMORY_FAR], &kind);
+    changed_far far;
+    change_far(&far);
+    far.exec.call = call_unless;
     begin_letters();
     ferry_queue *queue = make(0);
     defer(queue, "a");
@@ -606,7 +627,7 @@ static void test_work_not_taken(void **state)
     must(ferry_queue_synchronize(queue, &error), &error);
     assert_string_equal(done, "ade");
     ferry_queue_destroy(queue);
-    atomic_store(&fy_memory_rows[FERRY_MEMORY_FAR], far);
+    restore_far(&far);
 }
 
 /* The process's signals are for threads of the program: a queue's own take none. */
@@ -628,17 +649,23 @@ static ferry_status look_deferred(void *context, ferry_error *error)
 static void test_signals(void **state)
 {
     (void)state;
-    bool is_blocked[2] = {false, false}, here = true;
+    bool is_blocked[3] = {false, false, false}, here = true;
     ferry_error error;
     fy_queue *entered;
     ferry_queue *queue = make(0);
+    const fy_exec *exec = fy_memory_row(FERRY_MEMORY_FAR)->exec;
+    fy_exec_queue *far_queue;
     must(fy_queue_enter(queue, "defer", &entered, &error), &error);
     must(fy_queue_defer(entered, look_deferred, &is_blocked[0], &error), &error);
     fy_queue_leave(entered);
     must(ferry_queue_call(queue, look_at_mask, &is_blocked[1], &error), &error);
     must(ferry_queue_synchronize(queue, &error), &error);
+    must(exec->queue_open(0, NULL, &far_queue, &error), &error);
+    must(exec->call(far_queue, look_at_mask, &is_blocked[2], &error), &error);
+    exec->queue_close(far_queue);
     assert_true(is_blocked[0]);
     assert_true(is_blocked[1]);
+    assert_true(is_blocked[2]); /* nor does the thread of the plugin */
     look_at_mask(&here);
     assert_false(here); /* and this one takes them as before */
     ferry_queue_destroy(queue);
@@ -703,6 +730,57 @@ static void run_users(bool destroys)
         ferry_queue_destroy(queue);
     }
     assert_int_equal(n_run, n_made);
+}
+
+/* A queue that ends waits for the call that is inside: its device closes it behind that. */
+static _Atomic bool is_inside, was_closed_inside;
+
+static void close_and_tell(fy_exec_queue *queue)
+{
+    if (atomic_load(&is_inside)) {
+        atomic_store(&was_closed_inside, true);
+    }
+    far_exec->queue_close(queue);
+}
+
+typedef struct destroyer {
+    ferry_queue *queue;
+    _Atomic int number; /* of its thread, for the kernel */
+} destroyer;
+
+static void *destroy_queue(void *context)
+{
+    destroyer *d = context;
+    atomic_store(&d->number, (int)syscall(SYS_gettid));
+    ferry_queue_destroy(d->queue);
+    return NULL;
+}
+
+static void test_destroy_waits(void **state)
+{
+    (void)state;
+    ferry_error error;
+    fy_queue *entered, *again;
+    pthread_t thread;
+    changed_far far;
+    change_far(&far);
+    far.exec.queue_close = close_and_tell;
+    destroyer d = {.queue = make(0)};
+    must(fy_queue_enter(d.queue, "stay", &entered, &error), &error);
+    atomic_store(&is_inside, true);
+    assert_int_equal(pthread_create(&thread, NULL, destroy_queue, &d), 0);
+    while (fy_queue_enter(d.queue, "follow", &again, &error) == FERRY_OK) {
+        fy_queue_leave(again);
+        sched_yield();
+    }
+    while (!atomic_load(&was_closed_inside) && thread_state(atomic_load(&d.number)) != 'S') {
+        sched_yield();
+    }
+    assert_false(atomic_load(&was_closed_inside));
+    atomic_store(&is_inside, false);
+    fy_queue_leave(entered);
+    assert_int_equal(pthread_join(thread, NULL), 0);
+    restore_far(&far);
 }
 
 /*
@@ -800,15 +878,16 @@ static void test_forked(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_order),         cmocka_unit_test(test_failures),
-        cmocka_unit_test(test_destroy),       cmocka_unit_test(test_host_order),
-        cmocka_unit_test(test_no_overtaking), cmocka_unit_test(test_kept_moments),
-        cmocka_unit_test(test_events),        cmocka_unit_test(test_adopted),
-        cmocka_unit_test(test_misuse),        cmocka_unit_test(test_gone),
-        cmocka_unit_test(test_inside),        cmocka_unit_test(test_inside_call),
-        cmocka_unit_test(test_threads),       cmocka_unit_test(test_forked),
-        cmocka_unit_test(test_address_again), cmocka_unit_test(test_inside_host_call),
-        cmocka_unit_test(test_signals),       cmocka_unit_test(test_work_not_taken),
+        cmocka_unit_test(test_order),          cmocka_unit_test(test_failures),
+        cmocka_unit_test(test_destroy),        cmocka_unit_test(test_host_order),
+        cmocka_unit_test(test_no_overtaking),  cmocka_unit_test(test_kept_moments),
+        cmocka_unit_test(test_events),         cmocka_unit_test(test_adopted),
+        cmocka_unit_test(test_misuse),         cmocka_unit_test(test_gone),
+        cmocka_unit_test(test_inside),         cmocka_unit_test(test_inside_call),
+        cmocka_unit_test(test_threads),        cmocka_unit_test(test_forked),
+        cmocka_unit_test(test_address_again),  cmocka_unit_test(test_inside_host_call),
+        cmocka_unit_test(test_signals),        cmocka_unit_test(test_destroy_waits),
+        cmocka_unit_test(test_work_not_taken),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -4,6 +4,7 @@
 #include "world/link.h"
 
 #include "support/meeting.h"
+#include "support/thread_state.h"
 
 #include <fcntl.h>
 #include <glob.h>
@@ -137,17 +138,7 @@ static void check_guest(const char *path, uint32_t n_ranks, double join, char *s
 /* Until it has looked at the path, as good as surely, and sleeps before it looks again. */
 static void let_look(guest *one)
 {
-    char path[64], text[512], state = ' ';
-    while (state != 'S') {
-        snprintf(path, sizeof path, "/proc/self/task/%d/stat", atomic_load(&one->number));
-        FILE *file = fopen(path, "re");
-        size_t length = file == NULL ? 0 : fread(text, 1, sizeof text - 1, file);
-        text[length] = '\0';
-        char *end = strrchr(text, ')');
-        state = end == NULL ? ' ' : end[2];
-        if (file != NULL) {
-            fclose(file);
-        }
+    while (thread_state(atomic_load(&one->number)) != 'S') {
         sched_yield();
     }
 }

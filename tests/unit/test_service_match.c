@@ -185,6 +185,40 @@ static void test_wrong_source(void **state)
                &c.errors[0]);
 }
 
+/* Rank 1 brings sums of parts that there are not, as one in another version of ferry may. */
+enum { LAST_PART = 15, N_SUMS = 2 * (LAST_PART + 1) };
+
+static void match_beside_nonsense(rank_thread *self)
+{
+    match_case *c = self->context;
+    if (self->rank == 1) {
+        fy_field both[] = {{.value = 1, .how = FY_SUM}, {.how = FY_SUM}}, parts[N_SUMS];
+        for (int i = 0; i < N_SUMS; i++) {
+            parts[i] = (fy_field){.value = i == 2 * LAST_PART, .how = FY_SUM};
+        }
+        ferry_status status =
+            fy_agree_on(self->world, FY_JOINT_SERVICE_SCHEDULE, 0, both, 2, FERRY_OK, &self->error);
+        FY_THEN(status, fy_agree_on(self->world, FY_JOINT_SERVICE_SCHEDULE, 0, parts, N_SUMS,
+                                    FERRY_OK, &self->error));
+        expect_ok(self, status);
+    } else {
+        fy_registry registry = {0};
+        c->status[0] = match_ends(self->world, &registry, FERRY_OK, &c->errors[0]);
+    }
+    expect_ok(self, ferry_world_barrier(self->world, &self->error));
+}
+
+static void test_nonsense(void **state)
+{
+    static match_case c;
+    (void)state;
+    memset(&c, 0, sizeof c);
+    run_ranks(2, NULL, match_beside_nonsense, &c);
+    check_status("nonsense", FERRY_ERR_INVALID_INPUT, c.status[0], &c.errors[0]);
+    check_says("nonsense", "the sends and the receives that the ranks registered do not match",
+               &c.errors[0]);
+}
+
 static void test_own_failures(void **state)
 {
     static match_case c;
@@ -282,9 +316,9 @@ static void test_plans(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_random),       cmocka_unit_test(test_wrong_source),
-        cmocka_unit_test(test_own_failures), cmocka_unit_test(test_options),
-        cmocka_unit_test(test_plans),
+        cmocka_unit_test(test_random),   cmocka_unit_test(test_wrong_source),
+        cmocka_unit_test(test_nonsense), cmocka_unit_test(test_own_failures),
+        cmocka_unit_test(test_options),  cmocka_unit_test(test_plans),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
