@@ -2,11 +2,11 @@
 # Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0
 """Schedules of random and of all small traffic, every one held against the oracle.
 
-    schedule_random.py --ferry PATH [--kind KIND] [--seed S] [--count N]
+    schedule_random.py --ferry PATH [--kind KIND] [--seed S] [--count N] [--tolerance T]
 
     traffic   any matrix of bytes between few ranks, any options, with and without a cluster
     plans     the specs of plan_random.py
-    quality   long rounds without latency: the makespan within 1.02 of the bound
+    quality   long rounds without latency: the makespan within 1.02 of the bound, or within T
     relays    long contents for several receivers, next to other traffic
     large     64 .. 4,096 ranks
     fan-out   one content to 2 .. 64 receivers: the makespan within 1.05 of the bound
@@ -214,14 +214,14 @@ def check_fan_out(plan):
          % (ratio, FAN_OUT_TOLERANCE))
 
 
-def check_case(ferry, seed, case, kind):
+def check_case(ferry, seed, case, kind, tolerance):
     arguments = case.options.arguments() + case.extra
     path = ferry.write(case.spec)
     plan = ferry.read(path, "--json", *arguments)
     if case.demands is not None:
         check_demands(plan, case.demands)
     fail_on(check_schedule(case.spec, plan, case.options))
-    fail_on(check_quality(case.spec, plan, case.options, QUALITY_TOLERANCE))
+    fail_on(check_quality(case.spec, plan, case.options, tolerance))
     check_relays_pay(ferry, path, case, plan, arguments)
     if kind == "fan-out":
         check_fan_out(plan)
@@ -245,7 +245,7 @@ KINDS = {"traffic": lambda: traffic_case, "plans": lambda: plans_case,
 
 def report(seed, case, failure, arguments):
     words = ["--ferry", arguments.ferry, "--kind", arguments.kind, "--seed", str(seed),
-             "--count", "1"]
+             "--count", "1", "--tolerance", str(arguments.tolerance)]
     print("FAILED %s seed %d\n%s" % (arguments.kind, seed, failure))
     print("options: " + " ".join(case.options.arguments() + case.extra))
     print("spec: " + json.dumps(case.spec))
@@ -258,6 +258,8 @@ def parse_arguments():
     parser.add_argument("--kind", choices=list(KINDS), default="traffic")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--count", type=int, default=100)
+    parser.add_argument("--tolerance", type=float, default=QUALITY_TOLERANCE,
+                        help="of long rounds; less for seeds that are known to reach it")
     parser.add_argument("--keep-going", action="store_true",
                         help="do not stop at the first failure")
     return parser.parse_args()
@@ -272,7 +274,8 @@ def main():
         for seed in range(arguments.seed, arguments.seed + arguments.count):
             case = case_of(seed)
             try:
-                worst = max(worst, (check_case(ferry, seed, case, arguments.kind), seed))
+                ratio = check_case(ferry, seed, case, arguments.kind, arguments.tolerance)
+                worst = max(worst, (ratio, seed))
             except Failure as failure:
                 failures += 1
                 report(seed, case, failure, arguments)

@@ -284,15 +284,20 @@ static void test_v1_container(void **state)
     }
 }
 
+static void put_addresses(uint64_t used_bytes)
+{
+    char text[64];
+    snprintf(text, sizeof text, "%llu 5 5 1 0 9 0\n",
+             (unsigned long long)(used_bytes / (uint64_t)sysconf(_SC_PAGESIZE)));
+    put("proc/self/statm", text);
+}
+
 static void test_address_space(void **state)
 {
     (void)state;
-    uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
-    char text[64];
     put_machine();
     expect(GIB * 2, "the machine has", 16 * GIB, 6 * GIB); /* no statm: no figure */
-    snprintf(text, sizeof text, "%llu 5 5 1 0 9 0\n", (unsigned long long)(GIB / page));
-    put("proc/self/statm", text);
+    put_addresses(GIB);
     expect(GIB * 2, "the limit on address space (RLIMIT_AS, ulimit -v) is", 2 * GIB, GIB);
     expect(GIB * 50, "the machine has", 16 * GIB, 6 * GIB);
 }
@@ -399,6 +404,7 @@ static void test_allocations_fail(void **state)
     fy_room_found found = {.room_bytes = 77};
     int failures = 0;
     put_v2();
+    put_addresses(7 * GIB / 2);
     for (;; failures++) {
         fy_alloc_fail_after(failures);
         ferry_status status = look(4 * GIB, &found, &error);
@@ -410,6 +416,7 @@ static void test_allocations_fail(void **state)
         assert_int_equal(found.room_bytes, 77);
     }
     assert_true(failures > 5);
+    assert_int_equal(found.room_bytes, less_reserve(GIB / 2)); /* nothing was left out */
 }
 
 int main(void)
