@@ -146,8 +146,8 @@ typedef struct ferry_move {
     ferry_dtype dst_dtype;
     const ferry_conversion *conversion; /* lives as long as the plan */
     /*
-     * Of codes of f4 and their scales: the tensor with an f32 for each matrix, of which the sender
-     * has those of its shard, in their order. NULL: it takes none.
+     * Of codes of f4 and their scales: the tensor with an f32 for each matrix, of which whoever
+     * makes them has those of its own, in their order. NULL: it takes none.
      */
     const char *tensor_scale;
 } ferry_move;

@@ -647,44 +647,53 @@ static bool has_scales_of(const fy_problem *problem, const fy_placement *matrice
     return true;
 }
 
-/* Senders make codes of f4, of their own matrices and the scales of these. */
-static ferry_status check_beside(lowering *l, const fy_tensor *values, ferry_error *error)
+static ferry_status fail_beside(const fy_tensor *values, const fy_tensor *given, bool at_source,
+                                uint32_t rank, ferry_error *error)
+{
+    return at_source
+               ? fy_fail(error, FERRY_ERR_INVALID_INPUT,
+                         "source: rank %u has a part of \"%s\", which becomes nvfp4, and must "
+                         "have \"%s\" too, cut as \"%s\" is before its last two dimensions",
+                         rank, values->name, given->name, values->name)
+               : fy_fail(error, FERRY_ERR_INVALID_INPUT,
+                         "destination: rank %u makes nvfp4 of \"%s\", of which no sender has whole "
+                         "blocks, and must get \"%s\" too, as f32 and cut as \"%s\" is before its "
+                         "last two dimensions; or a \"unit\" of 16 at a source on a mesh keeps "
+                         "cuts between blocks, and senders make it",
+                         rank, values->name, given->name, values->name);
+}
+
+/* Whoever makes codes of f4, makes them of its own matrices by the scales of these. */
+static ferry_status check_beside(lowering *l, const fy_tensor *values, bool at_source,
+                                 ferry_error *error)
 {
     const fy_problem *problem = l->problem;
     const fy_tensor *given = &problem->tensors[values->tensor_scale - 1];
-    uint64_t key_values[2] = {values->src, given->src};
+    uint32_t of_values = at_source ? values->src : values->dst;
+    uint32_t of_given = at_source ? given->src : given->dst;
+    bool is_there = of_given != FY_NONE && (at_source || given->conversion == NULL);
+    uint64_t key_values[3] = {of_values, of_given, is_there};
     fy_hash128 key = fy_hash128_of(key_values, sizeof key_values);
-    if (fy_memo_find(&l->beside, key) != UINT32_MAX) {
+    if (of_values == FY_NONE || fy_memo_find(&l->beside, key) != UINT32_MAX) {
         return FERRY_OK;
     }
-    const fy_holders *holders = fy_problem_holders(problem, values->src);
+    const fy_holders *holders = fy_problem_holders(problem, of_values);
     for (uint32_t s = 0; s < holders->n_slots; s++) {
-        if (given->src == FY_NONE ||
-            !has_scales_of(problem, &problem->placements[values->src],
-                           &problem->placements[given->src], holders->rank[s])) {
-            return fy_fail(error, FERRY_ERR_INVALID_INPUT,
-                           "source: rank %u has a part of \"%s\", which becomes nvfp4, and must "
-                           "have \"%s\" too, cut as \"%s\" is before its last two dimensions",
-                           holders->rank[s], values->name, given->name, values->name);
+        if (!is_there || !has_scales_of(problem, &problem->placements[of_values],
+                                        &problem->placements[of_given], holders->rank[s])) {
+            return fail_beside(values, given, at_source, holders->rank[s], error);
         }
     }
     return fy_check_memory(fy_memo_add(&l->beside, key, 0), "the placements", error);
 }
 
+/* What ranks of a destination in boxes have is looked at with their boxes: see plan/made.c. */
 static ferry_status check_makers(lowering *l, const fy_tensor *scales, const fy_tensor *values,
                                  ferry_error *error)
 {
-    if (scales->scales->blocks.tensor_scale == NULL) {
-        return FERRY_OK;
-    }
-    if (scales->is_made) {
-        return fy_fail(error, FERRY_ERR_UNSUPPORTED,
-                       "\"%s\" becomes nvfp4, which senders make: of a source on a mesh, not cut "
-                       "flat nor inside blocks of 16 elements of a row, and of no tensor with a "
-                       "\"source\"; a \"unit\" of 16 there keeps cuts between blocks",
-                       values->name);
-    }
-    return values->src == FY_NONE ? FERRY_OK : check_beside(l, values, error);
+    return scales->scales->blocks.tensor_scale == NULL
+               ? FERRY_OK
+               : check_beside(l, values, !scales->is_made, error);
 }
 
 static ferry_status lower_scales(lowering *l, fy_tensor *tensor, ferry_error *error)

@@ -149,7 +149,7 @@ static inline uint32_t fy_problem_whole_number(const fy_problem *problem, uint32
     return fragment == NULL ? tensor : fragment->number;
 }
 
-/* The tensor whose scales senders make its codes, or these scales, with; FY_NONE: it takes none. */
+/* The tensor by whose scales its codes, or these scales, are made; FY_NONE: it takes none. */
 static inline uint32_t fy_problem_tensor_scale(const fy_problem *problem, uint32_t tensor)
 {
     const fy_tensor *t = &problem->tensors[tensor];
@@ -157,6 +157,14 @@ static inline uint32_t fy_problem_tensor_scale(const fy_problem *problem, uint32
     uint32_t values =
         t->scales != NULL ? t->scales->tensor : fy_problem_whole_number(problem, tensor);
     return is_f4 ? problem->tensors[values].tensor_scale - 1 : FY_NONE;
+}
+
+/* Whether whoever gets a tensor makes codes of it, so that it needs that one. */
+static inline bool fy_problem_is_made_at_receiver(const fy_problem *problem, uint32_t tensor)
+{
+    const fy_conversion *conversion = problem->tensors[tensor].conversion;
+    return conversion != NULL && conversion->is.kind == FERRY_CONVERSION_CODES &&
+           conversion->is.at_receiver;
 }
 
 /* Its name, or NULL. */

@@ -2,7 +2,8 @@
 /*
  * What a rank of a destination in boxes makes of values that it gets: the codes of its boxes, and
  * the scales of those blocks that it wants the scales of too. Boxes of scales are held against
- * those of codes in blocks; what several of them have in common is made once.
+ * those of codes in blocks; what several of them have in common is made once. Of f4 the scale of
+ * each matrix is something that the rank gets, too.
  */
 #include "plan/shards.h"
 
@@ -38,6 +39,8 @@ typedef struct making_list {
     uint32_t rank, tensor, n_dims;
     own_box *codes, *scales;
     size_t n_codes, n_scales, codes_capacity, scales_capacity;
+    const fy_memory_box **given; /* of f4 its boxes of the tensor with a scale of each matrix */
+    size_t n_given, given_capacity;
     part *parts;
     size_t n_parts, part_capacity;
     fy_box *rest, *next; /* of a box of scales, what no codes were found for */
@@ -56,9 +59,15 @@ static uint64_t block_of(const making_list *m, const fy_conversion *conversion, 
     return d + 2 < m->n_dims ? 1 : conversion->is.block[d + 2 - m->n_dims];
 }
 
+/* conversion NULL: of the tensor with a scale of each matrix. */
 static ferry_status add_own(making_list *m, const fy_memory_box *box,
                             const fy_conversion *conversion, uint32_t scales, ferry_error *error)
 {
+    if (conversion == NULL) {
+        FY_TRY(FY_GROW(m->given, m->given_capacity, m->n_given + 1, "the scales of a rank", error));
+        m->given[m->n_given++] = box;
+        return FERRY_OK;
+    }
     own_box own = {.box = box, .conversion = conversion, .scales = scales};
     for (uint32_t d = 0; d < m->n_dims; d++) {
         uint64_t block = scales != 0 ? 1 : block_of(m, conversion, d);
@@ -107,6 +116,20 @@ static ferry_status list_codes(making_list *m, ferry_error *error)
         const fy_conversion *conversion = fy_problem_conversion(problem, m->tensor, v);
         if (conversion != NULL && conversion->is.kind == FERRY_CONVERSION_CODES) {
             FY_TRY(list_boxes(m, v, conversion, 0, error));
+        }
+    }
+    return FERRY_OK;
+}
+
+/* The scales of matrices, as they are: others are no numbers to make codes by. */
+static ferry_status list_given(making_list *m, ferry_error *error)
+{
+    const fy_problem *problem = &m->plan->problem;
+    uint32_t given = problem->tensors[m->tensor].tensor_scale;
+    for (uint32_t v = given == 0 ? FY_NO_VARIANT : given - 1; v != FY_NO_VARIANT;
+         v = fy_memory_next_variant(memory_of(m), v)) {
+        if (fy_problem_conversion(problem, given - 1, v) == NULL) {
+            FY_TRY(list_boxes(m, v, NULL, 0, error));
         }
     }
     return FERRY_OK;
@@ -243,17 +266,65 @@ static fy_made_place place_of(const making_list *m, const fy_memory_box *box, co
 {
     fy_made_place place = {.name = memory_of(m)->side->parameters[box->parameter].name,
                            .offset = box->offset};
-    for (uint32_t d = 0; d < m->n_dims; d++) {
+    for (uint32_t d = 0; d < box->n_dims; d++) {
         place.strides[d] = fy_memory_strides(box)[d];
         place.offset += (at[d] - box->numbers[d]) * place.strides[d];
     }
     return place;
 }
 
+/* Whether a box has a scale of each of the matrices that begin there. */
+static bool has_given(const fy_memory_box *given, const uint64_t *begin, const uint64_t *shape)
+{
+    for (uint32_t d = 0; d < given->n_dims; d++) {
+        uint64_t first = given->numbers[d], end = first + fy_memory_shape(given)[d];
+        if (begin[d] < first || begin[d] + shape[d] > end) {
+            return false;
+        }
+    }
+    return true;
+}
+
+static ferry_status fail_given(const making_list *m, const fy_memory_box *codes, const char *given,
+                               ferry_error *error)
+{
+    return fy_fail(error, FERRY_ERR_INVALID_INPUT,
+                   "destination: parameter \"%s\" of rank %u gets nvfp4 of \"%s\", which the rank "
+                   "makes, as no sender has whole blocks: it must have \"%s\" for all matrices of "
+                   "the box too, as f32, in one box",
+                   memory_of(m)->side->parameters[codes->parameter].name, m->rank,
+                   m->plan->problem.tensors[m->tensor].name, given);
+}
+
+/* Of f4, where the scales of the matrices lie; codes: the box with what is made. */
+static ferry_status place_given(const making_list *m, const fy_memory_box *codes,
+                                const uint64_t *begin, fy_made_codes *made, ferry_error *error)
+{
+    const fy_problem *problem = &m->plan->problem;
+    uint32_t given = problem->tensors[m->tensor].tensor_scale;
+    if (made->conversion->code_dtype.kind != FERRY_F4) {
+        return FERRY_OK;
+    }
+    if (fy_memory_strides(codes)[m->n_dims - 1] != 1) {
+        return fy_fail(error, FERRY_ERR_UNSUPPORTED,
+                       "destination: parameter \"%s\" of rank %u gets nvfp4 of \"%s\", which the "
+                       "rank makes: elements of a row must lie side by side, with stride 1",
+                       memory_of(m)->side->parameters[codes->parameter].name, m->rank,
+                       problem->tensors[m->tensor].name);
+    }
+    for (size_t i = 0; i < m->n_given; i++) {
+        if (has_given(m->given[i], begin, made->shape)) {
+            made->given = place_of(m, m->given[i], begin);
+            return FERRY_OK;
+        }
+    }
+    return fail_given(m, codes, problem->tensors[given - 1].name, error);
+}
+
 /* scales: of the blocks, or NULL: nobody wants them. */
 static ferry_status visit_blocks(const making_list *m, const own_box *codes, const own_box *scales,
                                  const fy_box *blocks, bool stores_codes,
-                                 fy_made_codes_visitor *visitor, void *context)
+                                 fy_made_codes_visitor *visitor, void *context, ferry_error *error)
 {
     const fy_memory_box *box = codes->box;
     uint64_t begin[FERRY_MAX_DIMS];
@@ -272,11 +343,13 @@ static ferry_status visit_blocks(const making_list *m, const own_box *codes, con
     if (scales != NULL) {
         made.scales = place_of(m, scales->box, blocks->begin);
     }
+    FY_TRY(place_given(m, box, begin, &made, error));
     return visitor(context, &made);
 }
 
 /* Codes whose blocks have their scales in one box come with them, others by themselves. */
-static ferry_status visit_all(const making_list *m, fy_made_codes_visitor *visitor, void *context)
+static ferry_status visit_all(const making_list *m, fy_made_codes_visitor *visitor, void *context,
+                              ferry_error *error)
 {
     ferry_status status = FERRY_OK;
     for (size_t i = 0; i < m->n_codes && status == FERRY_OK; i++) {
@@ -285,7 +358,7 @@ static ferry_status visit_all(const making_list *m, fy_made_codes_visitor *visit
         bool is_whole = only != NULL && memcmp(only->blocks.length, codes->blocks.length,
                                                m->n_dims * sizeof(uint64_t)) == 0;
         status = visit_blocks(m, codes, is_whole ? &m->scales[only->scales] : NULL, &codes->blocks,
-                              true, visitor, context);
+                              true, visitor, context, error);
     }
     for (size_t i = 0; i < m->n_parts && status == FERRY_OK; i++) {
         const part *its = &m->parts[i];
@@ -294,7 +367,7 @@ static ferry_status visit_all(const making_list *m, fy_made_codes_visitor *visit
                                                      m->n_dims * sizeof(uint64_t)) == 0;
         status = is_done ? FERRY_OK
                          : visit_blocks(m, codes, &m->scales[its->scales], &its->blocks, false,
-                                        visitor, context);
+                                        visitor, context, error);
     }
     return status;
 }
@@ -303,9 +376,10 @@ static ferry_status visit_tensor(making_list *m, fy_made_codes_visitor *visitor,
                                  ferry_error *error)
 {
     const fy_problem *problem = &m->plan->problem;
-    m->n_codes = m->n_scales = m->n_parts = 0;
+    m->n_codes = m->n_scales = m->n_parts = m->n_given = 0;
     m->n_dims = problem->tensors[m->tensor].n_dims;
     FY_TRY(list_codes(m, error));
+    FY_TRY(list_given(m, error));
     for (uint32_t t = problem->tensors[m->tensor].made_scales; t != 0;
          t = problem->tensors[t].made_scales) {
         if (fy_routes_make(&m->plan->routes, t)) {
@@ -313,7 +387,7 @@ static ferry_status visit_tensor(making_list *m, fy_made_codes_visitor *visitor,
         }
     }
     FY_TRY(match_all(m, error));
-    return visit_all(m, visitor, context);
+    return visit_all(m, visitor, context, error);
 }
 
 ferry_status fy_plan_visit_made_boxes(const ferry_plan *plan, uint32_t rank,
@@ -332,6 +406,7 @@ ferry_status fy_plan_visit_made_boxes(const ferry_plan *plan, uint32_t rank,
     }
     fy_free(m.codes);
     fy_free(m.scales);
+    fy_free(m.given);
     fy_free(m.parts);
     fy_free(m.rest);
     fy_free(m.next);

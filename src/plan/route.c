@@ -264,6 +264,26 @@ static ferry_status note_made(fy_routes *routes, const fy_subset *subset, ferry_
     return FERRY_OK;
 }
 
+/* Receivers make f4 by what they get in the same plan. */
+static ferry_status check_given(const fy_routes *routes, const fy_subset *subset,
+                                ferry_error *error)
+{
+    const fy_problem *problem = routes->problem;
+    for (size_t i = 0; i < routes->n_legs; i++) {
+        uint32_t tensor = routes->legs[i].tensor;
+        const char *given = fy_problem_is_made_at_receiver(problem, tensor)
+                                ? fy_problem_tensor_scale_name(problem, tensor)
+                                : NULL;
+        if (given != NULL && !fy_subset_has(subset, given)) {
+            return fy_fail(error, FERRY_ERR_INVALID_INPUT,
+                           "receivers make nvfp4 of \"%s\" by \"%s\": a subset has both, or "
+                           "neither",
+                           problem->tensors[tensor].name, given);
+        }
+    }
+    return FERRY_OK;
+}
+
 static ferry_status add_legs(fy_routes *routes, const char *list, ferry_error *error)
 {
     fy_subset subset;
@@ -271,6 +291,7 @@ static ferry_status add_legs(fy_routes *routes, const char *list, ferry_error *e
     FY_THEN(status, check_subset(routes->problem, list, &subset, error));
     FY_THEN(status, add_legs_in(routes, &subset, error));
     FY_THEN(status, note_made(routes, &subset, error));
+    FY_THEN(status, check_given(routes, &subset, error));
     fy_subset_cleanup(&subset);
     return status;
 }

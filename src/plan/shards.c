@@ -92,7 +92,9 @@ static bool add_tensors(walk *w, uint32_t table)
         for (uint32_t u = 0; u < route->n_units; u++) {
             const fy_leg *leg = &routes->legs[fy_route_leg(routes, route, u)];
             uint32_t given =
-                by_source ? fy_problem_tensor_scale(&plan->problem, leg->tensor) : FY_NONE;
+                by_source && !fy_problem_is_made_at_receiver(&plan->problem, leg->tensor)
+                    ? fy_problem_tensor_scale(&plan->problem, leg->tensor)
+                    : FY_NONE;
             w->tensors[w->n_tensors++] = by_source ? held_source(plan, leg) : leg->tensor;
             if (given != FY_NONE) { /* who makes codes needs it, wherever it goes */
                 w->tensors[w->n_tensors++] = given;
@@ -440,13 +442,18 @@ static ferry_status visit_made(walk *w, const fy_tensor *tensor, fy_made_codes_v
     }
     made.scales.name =
         fy_routes_make(&w->plan->routes, scales) ? problem->tensors[scales].name : NULL;
+    made.given.name = fy_problem_tensor_scale_name(problem, (uint32_t)(tensor - problem->tensors));
     fy_made_shape(&made, made.scales.strides);
-    for (uint64_t d = n, step[2] = {1, 1}; d-- > 0;) {
+    for (uint64_t d = n, step[3] = {1, 1, 1}; d-- > 0;) {
         uint64_t n_scales = made.scales.strides[d];
         made.codes.strides[d] = step[0];
         made.scales.strides[d] = step[1];
         step[0] *= made.shape[d];
         step[1] *= n_scales;
+        if (d + 2 < n) {
+            made.given.strides[d] = step[2];
+            step[2] *= made.shape[d];
+        }
     }
     return visitor(context, &made);
 }

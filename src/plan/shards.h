@@ -42,7 +42,7 @@ ferry_status fy_plan_visit_products(const ferry_plan *plan, uint32_t rank,
  * values count as codes; of scales i counts blocks.
  */
 typedef struct fy_made_place {
-    const char *name; /* of scales NULL: nobody wants them */
+    const char *name; /* NULL: of scales that nobody wants them, or there are none */
     uint64_t offset;
     uint64_t strides[FERRY_MAX_DIMS];
 } fy_made_place;
@@ -55,6 +55,7 @@ typedef struct fy_made_codes {
     uint32_t n_dims;   /* at least 2 */
     uint64_t shape[FERRY_MAX_DIMS];
     fy_made_place codes, scales;
+    fy_made_place given; /* of f4 the scale of each matrix, by the dimensions before the last two */
 } fy_made_codes;
 
 /* How many blocks it has on each dimension. */

@@ -58,6 +58,8 @@ ferry_status fy_proof_makers_add_box(fy_proof_makers *makers, size_t owned, size
     return FERRY_OK;
 }
 
+static const uint64_t ones[FY_PROOF_DIMS] = {1, 1, 1, 1, 1, 1, 1, 1};
+
 /* Blocks. */
 typedef struct region {
     uint64_t begin[FY_PROOF_DIMS], length[FY_PROOF_DIMS];
@@ -207,26 +209,111 @@ static ferry_status check_turn(const fy_proof_makers *makers, const fy_proof_spe
     return fail_box(spec, its, position, r->n > 0 ? r->items[0].begin : all->begin, error);
 }
 
-ferry_status fy_proof_makers_check(const fy_proof_makers *makers, const fy_proof_spec *spec,
-                                   ferry_error *error)
+static ferry_status check_scales(const fy_proof_makers *makers, const fy_proof_spec *spec,
+                                 remainder *r, ferry_error *error)
 {
     const fy_proof_memory *memory = spec->sides[FY_PROOF_DESTINATION].memory;
-    const uint64_t ones[FY_PROOF_DIMS] = {1, 1, 1, 1, 1, 1, 1, 1};
-    ferry_status status = FERRY_OK;
-    remainder r = {.items = NULL};
     size_t position = 0;
-    for (size_t i = 0; i < makers->n_boxes && status == FERRY_OK; i++) {
+    for (size_t i = 0; i < makers->n_boxes; i++) {
         const fy_proof_scale_box *its = &makers->boxes[i];
         const fy_proof_parameter *p = &memory->parameters[memory->owned[its->owned]];
         region all;
         while (its->owned >= memory->first[position + 1]) {
             position++;
         }
-        for (uint64_t turn = 0;
-             status == FERRY_OK && region_of(&p->boxes[its->box], turn, ones, &all); turn++) {
-            status = check_turn(makers, spec, its, position, &all, &r, error);
+        for (uint64_t turn = 0; region_of(&p->boxes[its->box], turn, ones, &all); turn++) {
+            FY_TRY(check_turn(makers, spec, its, position, &all, r, error));
         }
     }
+    return FERRY_OK;
+}
+
+/* Takes out the matrices whose scales a parameter has as they are. */
+static ferry_status take_given(const fy_proof_spec *spec, const fy_proof_parameter *p,
+                               uint32_t given, remainder *r, ferry_error *error)
+{
+    bool is_changed = p->cast.is_said && (p->cast.scale != 1 || p->cast.add != 0);
+    if (is_changed || p->dtype.kind != spec->tensors[given].entry->dtype.kind) {
+        return FERRY_OK;
+    }
+    for (size_t b = 0; b < p->n_boxes; b++) {
+        region has;
+        for (uint64_t turn = 0;
+             p->boxes[b].tensor == given && r->n > 0 && region_of(&p->boxes[b], turn, ones, &has);
+             turn++) {
+            FY_TRY(take_out(r, &has, error));
+        }
+    }
+    return FERRY_OK;
+}
+
+/* The matrices of a box of f4 as the scales of these count them: without rows and columns. */
+static region matrices_of(const region *codes)
+{
+    region all;
+    for (size_t d = 0; d < FY_PROOF_DIMS; d++) {
+        all.begin[d] = d < 2 ? 0 : codes->begin[d - 2];
+        all.length[d] = d < 2 ? 1 : codes->length[d - 2];
+    }
+    return all;
+}
+
+/* Of f4 that a rank makes of a box of its parameter. */
+static ferry_status check_given(const fy_proof_spec *spec, size_t position, size_t owned,
+                                const fy_proof_held *box, remainder *r, ferry_error *error)
+{
+    const fy_proof_side *side = &spec->sides[FY_PROOF_DESTINATION];
+    const fy_proof_memory *memory = side->memory;
+    const fy_proof_tensor *tensor = &spec->tensors[box->tensor];
+    region codes;
+    for (uint64_t turn = 0; region_of(box, turn, ones, &codes); turn++) {
+        FY_TRY(FY_GROW(r->items, r->capacity, (size_t)1, "the scales of a plan", error));
+        r->items[0] = matrices_of(&codes);
+        r->n = 1;
+        for (size_t o = memory->first[position]; o < memory->first[position + 1]; o++) {
+            const fy_proof_parameter *p = &memory->parameters[memory->owned[o]];
+            FY_TRY(take_given(spec, p, tensor->given - 1, r, error));
+        }
+        if (r->n > 0) {
+            return fy_fail(error, FERRY_ERR_PROOF,
+                           "%.*s: rank %llu makes f4 of it in %.*s, and has not all scales of its "
+                           "matrices",
+                           NAME_BYTES, tensor->name,
+                           (unsigned long long)fy_proof_mesh_rank(&side->mesh, position),
+                           NAME_BYTES, memory->parameters[memory->owned[owned]].name);
+        }
+    }
+    return FERRY_OK;
+}
+
+/* Makers come in the order of their ranks. */
+static ferry_status check_all_given(const fy_proof_makers *makers, const fy_proof_spec *spec,
+                                    remainder *r, ferry_error *error)
+{
+    const fy_proof_memory *memory = spec->sides[FY_PROOF_DESTINATION].memory;
+    size_t position = 0;
+    for (size_t i = 0; i < makers->n; i++) {
+        const fy_proof_maker *maker = &makers->items[i];
+        const fy_proof_parameter *p = &memory->parameters[memory->owned[maker->owned]];
+        bool is_f4 = p->quantize != NULL && p->quantize->codes.kind == FERRY_F4;
+        while (maker->owned >= memory->first[position + 1]) {
+            position++;
+        }
+        for (size_t b = 0; b < p->n_boxes && is_f4 && maker->at_receiver; b++) {
+            FY_TRY(p->boxes[b].tensor == maker->tensor
+                       ? check_given(spec, position, maker->owned, &p->boxes[b], r, error)
+                       : FERRY_OK);
+        }
+    }
+    return FERRY_OK;
+}
+
+ferry_status fy_proof_makers_check(const fy_proof_makers *makers, const fy_proof_spec *spec,
+                                   ferry_error *error)
+{
+    remainder r = {.items = NULL};
+    ferry_status status = check_scales(makers, spec, &r, error);
+    FY_THEN(status, check_all_given(makers, spec, &r, error));
     fy_free(r.items);
     fy_free(r.next);
     return status;

@@ -38,7 +38,7 @@ ferry_status fy_proof_makers_note(fy_proof_makers *makers, size_t owned, uint32_
 ferry_status fy_proof_makers_add_box(fy_proof_makers *makers, size_t owned, size_t box,
                                      bool is_written, ferry_error *error);
 
-/* Behind the last move. */
+/* Behind the last move. Of f4 that ranks make, too, that they have a scale of each matrix. */
 ferry_status fy_proof_makers_check(const fy_proof_makers *makers, const fy_proof_spec *spec,
                                    ferry_error *error);
 

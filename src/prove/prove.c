@@ -351,28 +351,50 @@ static ferry_status find_sender(run *r, const fy_proof_move *move, fy_proof_shar
     return fy_proof_shard_find(&r->cache, side, source, spot, coordinates, from, error);
 }
 
-/* Whoever sends what becomes f4 makes it, and needs a scale of each of its matrices. */
-static ferry_status check_given(run *r, const fy_proof_move *move, ferry_error *error)
+/* Whether the destination gets a tensor as it is. */
+static bool is_as_it_is(const fy_proof_rule *rule, const fy_proof_tensor *tensor)
 {
-    const fy_proof_side *side = &r->spec.sides[FY_PROOF_SOURCE];
+    bool is_same_type =
+        rule->dtype.element_bits == 0 || rule->dtype.kind == tensor->entry->dtype.kind;
+    bool is_changed = rule->cast.is_said && (rule->cast.scale != 1 || rule->cast.add != 0);
+    return is_same_type && !is_changed && rule->quantize == NULL && rule->codes == NULL;
+}
+
+/* A rank of a mesh that makes f4 of its shard has a scale of each of its matrices. */
+static ferry_status check_given(run *r, const fy_proof_move *move, int which,
+                                const uint64_t *coordinates, ferry_error *error)
+{
+    const fy_proof_side *side = &r->spec.sides[which];
     const fy_proof_scaling *scaling = r->spec.tensors[move->tensor].entry->scaling;
     const fy_proof_tensor *values =
         &r->spec.tensors[scaling != NULL ? scaling->tensor : move->tensor];
     const fy_proof_tensor *given = &r->spec.tensors[values->given - 1];
-    const fy_proof_spot *spot = &given->spots[FY_PROOF_SOURCE];
-    uint64_t position, coordinates[FY_PROOF_AXES];
+    const fy_proof_spot *spot = &given->spots[which];
     fy_proof_shard of_values, of_given;
-    if (!fy_proof_mesh_find(&side->mesh, move->from, &position)) {
-        return FERRY_OK; /* which was said when the sender was looked for */
-    }
-    fy_proof_mesh_coordinates(&side->mesh, position, coordinates);
-    if (spot->rule == NULL || !fy_proof_spot_holds(spot, coordinates)) {
+    if (spot->rule == NULL || !fy_proof_spot_holds(spot, coordinates) ||
+        (which == FY_PROOF_DESTINATION && !is_as_it_is(spot->rule, given))) {
         return fy_proof_quantize_given(&r->spec, NULL, NULL, move, error);
     }
-    FY_TRY(fy_proof_shard_find(&r->cache, side, values, &values->spots[FY_PROOF_SOURCE],
-                               coordinates, &of_values, error));
+    FY_TRY(fy_proof_shard_find(&r->cache, side, values, &values->spots[which], coordinates,
+                               &of_values, error));
     FY_TRY(fy_proof_shard_find(&r->cache, side, given, spot, coordinates, &of_given, error));
     return fy_proof_quantize_given(&r->spec, &of_values, &of_given, move, error);
+}
+
+/* Whoever makes f4 needs a scale of each matrix; in boxes that is looked at behind all moves. */
+static ferry_status check_maker_of_f4(run *r, const fy_proof_move *move, ferry_error *error)
+{
+    const fy_proof_mesh *mesh = mesh_of(r, FY_PROOF_SOURCE);
+    uint64_t position, coordinates[FY_PROOF_AXES];
+    if (strcmp(move->stated.at, "receiver") == 0) {
+        return is_to_boxes(r) ? FERRY_OK
+                              : check_given(r, move, FY_PROOF_DESTINATION, r->coordinates, error);
+    }
+    if (!fy_proof_mesh_find(mesh, move->from, &position)) {
+        return FERRY_OK; /* which was said when the sender was looked for */
+    }
+    fy_proof_mesh_coordinates(mesh, position, coordinates);
+    return check_given(r, move, FY_PROOF_SOURCE, coordinates, error);
 }
 
 /* The box of a move into the large shard at hand. */
@@ -539,7 +561,7 @@ static ferry_status take_move(void *context, const fy_proof_move *stated, ferry_
         FY_TRY(fy_proof_quantize_align(&r->spec, quantize, &from, move, error));
     }
     if (quantize != NULL && quantize->codes.kind == FERRY_F4) {
-        FY_TRY(check_given(r, move, error));
+        FY_TRY(check_maker_of_f4(r, move, error));
     }
     memcpy(r->last_dst, move->dst, sizeof r->last_dst);
     r->next_task++;

@@ -265,21 +265,20 @@ static ferry_status check_type(const fy_proof_spec *spec, const fy_proof_move *m
  * Whether the move says that the receiver computes it: codes, of which it then gets the values.
  * Senders compute what they can be seen to have whole blocks of.
  */
-static ferry_status check_maker(const fy_proof_spec *spec, bool is_scales, bool is_f4,
+static ferry_status check_maker(const fy_proof_spec *spec, bool is_scales,
                                 const fy_proof_move *move, bool *at_receiver_out,
                                 ferry_error *error)
 {
     const char *at = move->stated.at;
     bool has_shards = spec->sides[FY_PROOF_SOURCE].memory == NULL &&
                       !spec->tensors[move->tensor].entry->has_source;
-    *at_receiver_out = !is_scales && !is_f4 && is_word(at, "receiver");
+    *at_receiver_out = !is_scales && is_word(at, "receiver");
     if (*at_receiver_out || (is_word(at, "sender") && has_shards)) {
         return FERRY_OK;
     }
     return fy_proof_move_fail(spec, move, error,
                               is_scales    ? "should say that the sender makes these scales: a "
                                              "receiver makes its own without a move"
-                              : is_f4      ? "should say that the sender makes f4, of a shard"
                               : has_shards ? "should say who quantizes it"
                                            : "should say that the receiver quantizes it, for what "
                                              "senders have are no shards of whole blocks");
@@ -297,7 +296,7 @@ ferry_status fy_proof_quantize_check(const fy_proof_spec *spec, const fy_proof_q
     fy_json_place place = {.key = "quantize"};
     quantize_json q = {.format = NULL};
     fy_proof_quantize stated = {.kind = NULL};
-    FY_TRY(check_maker(spec, is_scales, is_f4(quantize), move, at_receiver_out, error));
+    FY_TRY(check_maker(spec, is_scales, move, at_receiver_out, error));
     move->bits = *at_receiver_out ? values.element_bits : made.element_bits;
     FY_TRY(check_type(spec, move, s->src_dtype, values, error));
     FY_TRY(check_type(spec, move, s->dst_dtype, made, error));
@@ -369,7 +368,7 @@ ferry_status fy_proof_quantize_given(const fy_proof_spec *spec, const fy_proof_s
                ? FERRY_OK
                : fy_proof_move_fail(
                      spec, move, error,
-                     "is of a rank without the scales of its matrices, by which f4 is "
+                     "is of a rank, or to one, without the scales of its matrices, by which f4 is "
                      "made");
 }
 

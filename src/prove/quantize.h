@@ -47,7 +47,7 @@ ferry_status fy_proof_quantize_count(const fy_proof_spec *spec, const fy_proof_s
                                      fy_proof_move *move, ferry_error *error);
 
 /*
- * Of a move to f4: whoever sends it has the scales of the matrices that it has, in their order.
+ * Of a move to f4: whoever makes it has the scales of the matrices that it has, in their order.
  * NULL: it has none of these.
  */
 ferry_status fy_proof_quantize_given(const fy_proof_spec *spec, const fy_proof_shard *values,

@@ -4,7 +4,8 @@
  * rows of blocks of a shard. Senders cut items between units of rows, and send those of a shard in
  * the order of its rows. What comes of a band waits in its slot, unread, until the band has a place
  * in the ring: so many bands before it are made. As all senders go through the bands in one order,
- * whoever waits for a place waits for bands that nobody holds back.
+ * whoever waits for a place waits for bands that nobody holds back. Codes of f4 are made by scales
+ * of matrices, which come as other tensors do: before all values, and no band is made without them.
  *
  * Not so where the order is another one (rounds of a schedule, parameters in boxes), or where what
  * came before is compared: then the rank has room for all values, and makes bands of them at the
@@ -217,6 +218,7 @@ static ferry_status check_lane(const ferry_service *service, fy_lane *lane, bool
 {
     const fy_registry *registry = &service->registry;
     uint64_t n_places = service->program->n_places, last = 0;
+    bool any = false; /* values: no scale of a matrix comes behind them */
     for (size_t i = 0; i < lane->n_items; i++) {
         fy_item *item = &lane->items[i];
         uint64_t band = UINT64_MAX;
@@ -225,8 +227,12 @@ static ferry_status check_lane(const ferry_service *service, fy_lane *lane, bool
             const fy_item_part *part = &lane->parts[item->first_part + p];
             const fy_end *end = &registry->receives.items[is_local ? part->place : part->end];
             if (!fy_is_banded(service, end)) {
+                bool is_given = registry->held[end->held].is_given;
+                service->program->given_bytes += is_given ? part->bytes : 0;
+                ok = ok && !(is_given && any);
                 continue;
             }
+            any = true;
             uint64_t its = band_of(registry, end, part->first);
             ok = ok && its >= last && (band == UINT64_MAX || band == its) &&
                  band_of(registry, end, part->first + part->bytes - 1) == its;
@@ -245,6 +251,7 @@ static ferry_status check_lane(const ferry_service *service, fy_lane *lane, bool
 ferry_status fy_bands_check(ferry_service *service, ferry_error *error)
 {
     fy_service_program *program = service->program;
+    program->given_bytes = 0;
     if (program->n_places == 0) {
         return FERRY_OK;
     }
@@ -282,6 +289,7 @@ void fy_bands_begin(ferry_service *service)
 {
     const fy_registry *registry = &service->registry;
     uint64_t *left = service->run->made.left;
+    service->run->made.given_left = service->program->given_bytes;
     for (size_t i = 0; left != NULL && i < registry->n_makings; i++) {
         const fy_code_maker *m = &registry->makings[i];
         for (uint64_t b = 0; b < m->n_bands * m->n_planes; b++) {
@@ -299,6 +307,8 @@ void fy_bands_take(ferry_service *service, const fy_lane *lane, const fy_item *i
         const fy_end *end = &registry->receives.items[is_local ? part->place : part->end];
         if (fy_is_banded(service, end)) {
             service->run->made.left[band_of(registry, end, part->first)] -= part->bytes;
+        } else if (registry->held[end->held].is_given) {
+            service->run->made.given_left -= part->bytes;
         }
     }
 }
@@ -306,7 +316,8 @@ void fy_bands_take(ferry_service *service, const fy_lane *lane, const fy_item *i
 bool fy_band_is_there(const ferry_service *service, uint64_t band)
 {
     const fy_run_state *run = service->run;
-    return run->made.left == NULL ? run->drive.n_left == 0 : run->made.left[band] == 0;
+    return run->made.left == NULL ? run->drive.n_left == 0
+                                  : run->made.given_left == 0 && run->made.left[band] == 0;
 }
 
 /* Places are as if the memory of all values began before them. */

@@ -365,9 +365,10 @@ static ferry_status find_conversion(fy_binding *b, const ferry_move *move,
 /* Scales, and codes of half a byte, are sent from where they were made when a run began. */
 static bool is_made_before(const ferry_move *move)
 {
-    return move->conversion != NULL && (move->conversion->kind == FERRY_CONVERSION_SCALES ||
-                                        (move->conversion->kind == FERRY_CONVERSION_CODES &&
-                                         move->conversion->code_dtype.kind == FERRY_F4));
+    return move->conversion != NULL &&
+           (move->conversion->kind == FERRY_CONVERSION_SCALES ||
+            (move->conversion->kind == FERRY_CONVERSION_CODES && !move->conversion->at_receiver &&
+             move->conversion->code_dtype.kind == FERRY_F4));
 }
 
 static ferry_status add_end(fy_binding *b, const ferry_move *move, bool is_send)
@@ -393,7 +394,8 @@ static ferry_status add_end(fy_binding *b, const ferry_move *move, bool is_send)
     }
     fy_local_tensor gathered;
     if (status == FERRY_OK && !is_send && fy_is_gathered(move)) {
-        status = fy_bind_gather(b, tensor, move->src_dtype, move->tensor, &gathered);
+        status = fy_bind_gather(b, tensor, move->dst_dtype.element_bits, move->src_dtype,
+                                move->tensor, &gathered);
         tensor = &gathered;
     }
     FY_THEN(status, find_conversion(b, move, tensor, is_send, &conversion));

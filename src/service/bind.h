@@ -110,8 +110,8 @@ ferry_status fy_bind_scaled(fy_binding *b, const ferry_move *move, const fy_loca
 ferry_status fy_bind_codes(fy_binding *b, const ferry_move *move, const fy_local_tensor *values,
                            uint32_t *number_out);
 /* Memory of the service's for values, which lie there as their codes in the tensor. */
-ferry_status fy_bind_gather(const fy_binding *b, fy_local_tensor *codes, ferry_dtype values,
-                            const char *name, fy_local_tensor *gathered_out);
+ferry_status fy_bind_gather(const fy_binding *b, fy_local_tensor *codes, uint32_t code_bits,
+                            ferry_dtype values, const char *name, fy_local_tensor *gathered_out);
 /* Where a box of values is among the rows of the shard that its codes are made of. */
 ferry_status fy_bind_rows(fy_binding *b, const ferry_move *move, uint32_t *number_out);
 /* Visitors: of scales that come with codes, of boxes that are multiplied by them, and of codes that

@@ -323,15 +323,16 @@ ferry_status fy_bind_codes(fy_binding *b, const ferry_move *move, const fy_local
  * lie as their codes will.
  */
 
-ferry_status fy_bind_gather(const fy_binding *b, fy_local_tensor *codes, ferry_dtype values,
-                            const char *name, fy_local_tensor *gathered_out)
+ferry_status fy_bind_gather(const fy_binding *b, fy_local_tensor *codes, uint32_t code_bits,
+                            ferry_dtype values, const char *name, fy_local_tensor *gathered_out)
 {
     size_t kind = 0;
     uint64_t bytes;
     while (kind < FY_N_BLOCK_VALUES && value_kinds[kind] != values.kind) {
         kind++;
     }
-    if (kind == FY_N_BLOCK_VALUES || !fy_mul(codes->bytes, values.element_bits / 8, &bytes)) {
+    if (kind == FY_N_BLOCK_VALUES ||
+        !fy_mul(codes->bytes, values.element_bits / code_bits, &bytes)) {
         return fy_fail(b->error, FERRY_ERR_INVALID_PLAN,
                        "%s: its codes would be made of what has no blocks", name);
     }
@@ -346,16 +347,17 @@ ferry_status fy_bind_gather(const fy_binding *b, fy_local_tensor *codes, ferry_d
     return FERRY_OK;
 }
 
-static ferry_status find_made_area(const fy_binding *b, const fy_made_codes *made,
-                                   const fy_made_place *place, const uint64_t *shape, uint32_t bits,
-                                   const fy_local_tensor *tensor, fy_area *area_out)
+/* A box of elements that lie so far apart. */
+static ferry_status find_area(const fy_binding *b, const char *name, const fy_made_place *place,
+                              uint32_t n_dims, const uint64_t *shape, uint32_t bits,
+                              const fy_local_tensor *tensor, fy_area *area_out)
 {
-    uint64_t bytes = bits / 8; /* of what lies in a tensor: it fits, or the area will not */
-    fy_element_box box = fy_element_box_of(place->offset, made->n_dims, shape, place->strides);
-    for (uint32_t d = 0; d < made->n_dims; d++) {
-        bytes *= shape[d];
+    uint64_t all_bits = bits; /* of what lies in a tensor: it fits, or the area will not */
+    fy_element_box box = fy_element_box_of(place->offset, n_dims, shape, place->strides);
+    for (uint32_t d = 0; d < n_dims; d++) {
+        all_bits *= shape[d];
     }
-    return fy_bind_parameter_area(b, made->tensor, &box, bits, bytes, tensor, area_out);
+    return fy_bind_parameter_area(b, name, &box, bits, all_bits / 8, tensor, area_out);
 }
 
 static ferry_status find_made_tensor(fy_binding *b, const fy_made_codes *made, const char *name,
@@ -369,33 +371,52 @@ static ferry_status find_made_tensor(fy_binding *b, const fy_made_codes *made, c
                                          made->tensor, b->me, name);
 }
 
+/* Of f4 the scale of each matrix, which this rank gets too. */
+static ferry_status find_made_given(fy_binding *b, const fy_made_codes *made, fy_area *area_out,
+                                    uint32_t *held_out)
+{
+    fy_local_tensor *given;
+    FY_TRY(find_made_tensor(b, made, made->given.name, &given));
+    *held_out = given->held;
+    return find_area(b, made->tensor, &made->given, made->n_dims - 2, made->shape, 32, given,
+                     area_out);
+}
+
 ferry_status fy_bind_made(void *context, const fy_made_codes *made)
 {
     fy_binding *b = context;
-    fy_code_maker making = {
-        .q = format_of(made->conversion, made->values), .n_planes = 1, .scales.held = FY_NONE};
+    const ferry_conversion *its = made->conversion;
+    uint32_t n = made->n_dims;
+    fy_code_maker making = {.q = format_of(its, made->values),
+                            .n_planes = 1,
+                            .scales.held = FY_NONE,
+                            .given.held = FY_NONE};
     fy_local_tensor *codes, *scales, values;
-    fy_area areas[3] = {{0}, {0}, {0}};
+    fy_area areas[4] = {{0}, {0}, {0}, {0}};
     fy_block_facts facts;
     uint64_t n_scales[FERRY_MAX_DIMS];
-    making.q.n_rows = made->shape[made->n_dims - 2];
-    making.q.n_columns = made->shape[made->n_dims - 1];
+    making.q.n_rows = made->shape[n - 2];
+    making.q.n_columns = made->shape[n - 1];
     FY_TRY(fy_check_quantized(&making.q, &facts, b->error));
     FY_TRY(find_made_tensor(b, made, made->codes.name, &codes));
-    FY_TRY(fy_bind_gather(b, codes, made->values, made->tensor, &values));
-    FY_TRY(find_made_area(b, made, &made->codes, made->shape, made->values.element_bits, &values,
-                          &areas[0]));
-    FY_TRY(find_made_area(b, made, &made->codes, made->shape, 8, codes, &areas[1]));
+    FY_TRY(fy_bind_gather(b, codes, its->code_dtype.element_bits, made->values, made->tensor,
+                          &values));
+    FY_TRY(find_area(b, made->tensor, &made->codes, n, made->shape, made->values.element_bits,
+                     &values, &areas[0]));
+    FY_TRY(find_area(b, made->tensor, &made->codes, n, made->shape, its->code_dtype.element_bits,
+                     codes, &areas[1]));
     making.values.held = values.held;
     making.codes.held = made->stores_codes ? codes->held : FY_NONE;
     if (made->scales.name != NULL) {
         fy_made_shape(made, n_scales);
         FY_TRY(find_made_tensor(b, made, made->scales.name, &scales));
-        FY_TRY(find_made_area(b, made, &made->scales, n_scales,
-                              made->conversion->scale_dtype.element_bits, scales, &areas[2]));
+        FY_TRY(find_area(b, made->tensor, &made->scales, n, n_scales, its->scale_dtype.element_bits,
+                         scales, &areas[2]));
         making.scales.held = scales->held;
     }
-    for (uint32_t d = 0; d + 2 < made->n_dims; d++) {
+    FY_TRY(made->given.name == NULL ? FERRY_OK
+                                    : find_made_given(b, made, &areas[3], &making.given.held));
+    for (uint32_t d = 0; d + 2 < n; d++) {
         making.n_planes *= made->shape[d];
     }
     return fy_registry_make(b->registry, &making, areas, b->error);

@@ -44,6 +44,9 @@ void fy_makings_free(fy_registry *registry)
             fy_free(registry->held[i].front.base);
         }
     }
+    for (size_t i = 0; i < registry->n_makings; i++) {
+        fy_free(registry->makings[i].tensor_scales);
+    }
     fy_free(registry->makings);
     fy_free(registry->rows);
 }
@@ -79,8 +82,21 @@ static ferry_status add_made(fy_registry *registry, uint32_t held, const fy_area
     return FERRY_OK;
 }
 
+/* Of f4, the scales of its matrices. */
+static ferry_status add_given(fy_registry *registry, const fy_area *area, fy_code_maker *made,
+                              ferry_error *error)
+{
+    if (made->given.held == FY_NONE) {
+        return FERRY_OK;
+    }
+    FY_TRY(fy_registry_lay(registry, made->given.held, area, &made->given, error));
+    registry->held[made->given.held].is_given = true;
+    made->tensor_scales = fy_alloc_zeroed(made->n_planes + 1, sizeof *made->tensor_scales);
+    return fy_check_memory(made->tensor_scales != NULL, "the codes of a plan", error);
+}
+
 ferry_status fy_registry_make(fy_registry *registry, const fy_code_maker *making,
-                              const fy_area areas[3], ferry_error *error)
+                              const fy_area areas[4], ferry_error *error)
 {
     fy_code_maker made = *making;
     fy_matrix_bands bands = fy_matrix_bands_of(&made.q);
@@ -92,6 +108,7 @@ ferry_status fy_registry_make(fy_registry *registry, const fy_code_maker *making
     FY_TRY(fy_registry_lay(registry, making->values.held, &areas[0], &made.values, error));
     FY_TRY(add_made(registry, making->codes.held, &areas[1], &made.codes, error));
     FY_TRY(add_made(registry, making->scales.held, &areas[2], &made.scales, error));
+    FY_TRY(add_given(registry, &areas[3], &made, error));
     registry->held[made.values.held].making = (uint32_t)registry->n_makings;
     registry->n_bands += made.n_bands * made.n_planes;
     registry->makings[registry->n_makings++] = made;
@@ -125,7 +142,7 @@ static band_memory memory_of(const fy_code_maker *making, uint64_t rows)
     uint64_t n = band.n_rows * band.n_columns; /* it fits: the values lie in memory */
     fy_scales_shape(&band, shape);
     band_memory m = {.codes = whole_lines(n * fy_cast_element_bytes(band.kind))};
-    m.scales = m.codes + whole_lines(n);
+    m.scales = m.codes + whole_lines(band.n_rows * fy_codes_row_bytes(&band));
     m.bytes = m.scales + whole_lines(shape[0] * shape[1] * scale_bytes(&band));
     return m;
 }
@@ -220,6 +237,21 @@ static ferry_status put(const work *w, const fy_end *end, uint64_t first, uint64
     return FERRY_OK;
 }
 
+/* Of f4 the scales of its matrices, which have come. */
+static ferry_status read_given(const ferry_service *service, const fy_code_maker *m,
+                               ferry_error *error)
+{
+    const fy_registry *registry = &service->registry;
+    const ferry_buffer *from = fy_held_target(&registry->held[m->given.held]);
+    fy_area all = fy_end_area(registry, &m->given), flat = fy_area_flat(0, all.bytes);
+    const fy_now_side here = {
+        .space = {.kind = FERRY_MEMORY_HOST}, .area = &flat, .base = m->tensor_scales};
+    const fy_now_side there = {.space = fy_space_of(from), .area = &all, .base = from->base};
+    FY_TRY(fy_copy_now(&here, &there, NULL, error));
+    return fy_scales_check_given(service, m->given.held, m->tensor_scales, m->n_planes,
+                                 m->codes.held != FY_NONE ? m->codes.held : m->scales.held, error);
+}
+
 /* Values side by side: where they lie, or brought together. */
 static const void *take_values(const work *w, uint64_t first, uint64_t bytes, char *memory)
 {
@@ -242,18 +274,20 @@ static ferry_status make_rows(const work *w, uint64_t index, ferry_error *error)
     band_memory parts = memory_of(m, w->rows);
     uint64_t slot = (uint64_t)(uintptr_t)run->made.scratch + index * (parts.bytes + LINE);
     char *memory = run->made.scratch + (whole_lines(slot) - (uint64_t)(uintptr_t)run->made.scratch);
+    q.tensor_scale = m->tensor_scales == NULL ? 0 : m->tensor_scales[w->plane];
     fy_scales_shape(&q, shape);
     uint64_t first_scale = (w->plane * shape[0] + row / q.format.block[0]) * shape[1];
     uint64_t first = (w->plane * q.n_rows + row) * q.n_columns;
     q.n_rows = fy_min(w->rows, w->end - row);
     fy_scales_shape(&q, shape);
     uint64_t n = q.n_rows * q.n_columns, n_scales = shape[0] * shape[1];
+    uint64_t code_row = fy_codes_row_bytes(&q);
     fy_input values = {.data = take_values(w, first * value, n * value, memory),
                        .n_bytes = n * value};
-    fy_output codes = {.data = memory + parts.codes, .n_bytes = n};
+    fy_output codes = {.data = memory + parts.codes, .n_bytes = q.n_rows * code_row};
     fy_output scales = {.data = memory + parts.scales, .n_bytes = n_scales * scale_bytes(&q)};
     FY_TRY(fy_quantize(&q, &values, &codes, &scales, error));
-    FY_TRY(put(w, &m->codes, first, n, codes.data, error));
+    FY_TRY(put(w, &m->codes, first / q.n_columns * code_row, codes.n_bytes, codes.data, error));
     return put(w, &m->scales, first_scale * scale_bytes(&q), scales.n_bytes, scales.data, error);
 }
 
@@ -297,7 +331,9 @@ bool fy_makings_step(ferry_service *service)
         return false;
     }
     const fy_code_maker *making = &registry->makings[run->made.n];
-    ferry_status status = make_band(service, making, run->made.n_bands, &why);
+    bool reads = making->tensor_scales != NULL && run->made.n_bands == making->first_band;
+    ferry_status status = reads ? read_given(service, making, &why) : FERRY_OK;
+    FY_THEN(status, make_band(service, making, run->made.n_bands, &why));
     if (status != FERRY_OK) {
         fy_run_fail(service, status, service->world->rank, "%s", why.message);
         return true;

@@ -208,6 +208,7 @@ typedef struct fy_service_program {
     uint64_t told_digests; /* bytes of the digests that this rank tells at once */
     bool by_bands;         /* values of which codes are made come in the order of their rows */
     uint64_t n_places, place_bytes; /* for bands of them, at this rank; 0: it has room for all */
+    uint64_t given_bytes;           /* that come before they are made: scales of matrices of f4 */
     uint64_t in_bytes, out_bytes, local_bytes;
 } fy_service_program;
 

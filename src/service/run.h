@@ -125,8 +125,9 @@ typedef struct fy_making_run {
     uint64_t n_bands; /* and bands of all */
     char *scratch;    /* where threads make codes and scales: so many bytes for all */
     uint64_t scratch_bytes;
-    char *places;   /* for bands of values that have come; NULL: there is room for all */
-    uint64_t *left; /* bytes of each band that have not come; NULL likewise */
+    char *places;        /* for bands of values that have come; NULL: there is room for all */
+    uint64_t *left;      /* bytes of each band that have not come; NULL likewise */
+    uint64_t given_left; /* and of the scales of matrices by which f4 is made */
 } fy_making_run;
 
 typedef struct fy_run_state {

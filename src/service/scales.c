@@ -129,27 +129,35 @@ static void make_band(void *context, uint64_t index)
     (void)fy_block_scales(&q, &values, &stored, &divisors, NULL);
 }
 
-/* The scales of its matrices that the caller gives, as they are now. */
-static ferry_status read_given(ferry_service *service, const fy_scaling *s, ferry_error *error)
+ferry_status fy_scales_check_given(const ferry_service *service, uint32_t given,
+                                   const float *scales, uint64_t n, uint32_t values,
+                                   ferry_error *error)
 {
     const fy_registry *registry = &service->registry;
-    const fy_space host = {.kind = FERRY_MEMORY_HOST};
-    const fy_held *given = &registry->held[s->given];
-    FY_TRY(fy_move_now(host, s->tensor_scales, fy_space_of(&given->front), given->front.base,
-                       s->n_planes * sizeof *s->tensor_scales, error));
-    for (uint64_t i = 0; i < s->n_planes; i++) {
-        float scale = s->tensor_scales[i];
+    for (uint64_t i = 0; i < n; i++) {
+        float scale = scales[i];
         if (!(scale >= 0x1p-117f && scale <= 0x1p119f)) {
             return fy_fail(
                 error, FERRY_ERR_INVALID_INPUT,
                 "%s: element %llu at rank %u is %g, by which \"%s\" cannot become nvfp4; "
                 "give the largest magnitude of the matrix / 2688, from 2^-117 to 2^119, "
                 "and 1 where that is 0",
-                registry->names + given->name, (unsigned long long)i, service->world->rank,
-                (double)scale, registry->names + registry->held[s->source].name);
+                registry->names + registry->held[given].name, (unsigned long long)i,
+                service->world->rank, (double)scale, registry->names + registry->held[values].name);
         }
     }
     return FERRY_OK;
+}
+
+/* The scales of its matrices that the caller gives, as they are now. */
+static ferry_status read_given(ferry_service *service, const fy_scaling *s, ferry_error *error)
+{
+    const fy_space host = {.kind = FERRY_MEMORY_HOST};
+    const ferry_buffer *given = &service->registry.held[s->given].front;
+    FY_TRY(fy_move_now(host, s->tensor_scales, fy_space_of(given), given->base,
+                       s->n_planes * sizeof *s->tensor_scales, error));
+    return fy_scales_check_given(service, s->given, s->tensor_scales, s->n_planes, s->source,
+                                 error);
 }
 
 /* One band of memory that the CPU does not touch, or that begins within an element. */

@@ -43,6 +43,7 @@ typedef struct fy_held {
     uint32_t codes;           /* values come here that this rank makes the codes of another buffer
                                  of: the service's own memory, and no destination; else FY_NONE */
     uint32_t making;          /* of such values on a mesh: the only one that is made of them */
+    bool is_given;            /* codes that this rank makes wait for what comes here */
 } fy_held;
 
 /* One destination: see ferry_destination. */
@@ -164,6 +165,8 @@ typedef struct fy_code_maker {
     uint64_t band_rows, n_bands;  /* of a matrix: what is worked on at once */
     uint64_t first_band;          /* among those of all makings */
     fy_end values, codes, scales; /* areas, and no tasks; held FY_NONE: it is not stored */
+    fy_end given;         /* of f4 the scales of its matrices, which come too; else held FY_NONE */
+    float *tensor_scales; /* these, read when the first band is made */
 } fy_code_maker;
 
 /*
@@ -408,6 +411,12 @@ ferry_status fy_registry_scale(fy_registry *registry, uint32_t source, uint32_t 
                                const fy_quantized *q, uint64_t n_planes, uint32_t *number_out,
                                ferry_error *error);
 void fy_scalings_free(fy_registry *registry);
+/* Whether f4 can be made by scales of matrices; held: the tensors of these, and of what they are
+ * for. */
+ferry_status fy_scales_check_given(const ferry_service *service, uint32_t given,
+                                   const float *scales, uint64_t n, uint32_t values,
+                                   ferry_error *error);
+
 /*
  * Of a run that has begun: makes some of the scales, in the order of the sources; false: all are
  * made.
@@ -441,9 +450,9 @@ static inline bool fy_product_is_missing(const fy_registry *registry, size_t n_m
 /* made.c: memory for values of which the codes in another buffer will be made. */
 ferry_status fy_registry_gather(fy_registry *registry, uint32_t codes, uint64_t bytes,
                                 uint32_t *held_out, ferry_error *error);
-/* areas: of the values, the codes and the scales; of the making's ends only `held` is said. */
+/* areas: of values, codes, scales and given; of the making's ends only `held` is said. */
 ferry_status fy_registry_make(fy_registry *registry, const fy_code_maker *making,
-                              const fy_area areas[3], ferry_error *error);
+                              const fy_area areas[4], ferry_error *error);
 void fy_makings_free(fy_registry *registry);
 /*
  * What is worked on at once by a thread: about a MiB of values, as rows of a matrix that are whole

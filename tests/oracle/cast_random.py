@@ -120,48 +120,83 @@ def add_quantized(rng, spec):
 
 
 def f4_parameters(rng, name, shape, quantize):
-    """Whole blocks of it, row-major or with its rows apart, and all of its scales."""
+    """Whole blocks of it, row-major or with its rows apart, the scales of its matrices, and of its blocks
+    or all."""
     begin, lengths = aligned_box(rng, shape, [1, 16])
     pitch = lengths[-1] + rng.choice([0, 0, 2])
     strides = row_major_strides([*lengths[:-1], pitch])
     elements = math.prod(lengths[:-1]) * pitch
     yield {"parameter": name, "elements": elements, "quantize": quantize, "partial": True, "holds": [
         {"tensor": name, "begin": begin, "shape": lengths, "offset": 0, "strides": list(strides)}]}
-    scales = [*shape[:-1], -(-shape[-1] // 16)]
-    yield {"parameter": "scales of " + name, "elements": math.prod(scales), "holds": [
-        {"tensor": name + "_s", "begin": [0] * len(scales), "shape": scales, "offset": 0,
-         "strides": list(row_major_strides(scales))}]}
+    lead, step = shape[:-2], rng.choice([1, 1, 2])
+    elements = 1 + math.prod(lead) * step
+    strides = [step] if lead else []
+    yield {"parameter": "matrices of " + name, "elements": elements, "partial": True, "holds": [
+        {"tensor": name + ".g", "begin": [0] * len(lead), "shape": lead, "offset": rng.randint(0, 1),
+         "strides": strides}]}
+    first, many = [0] * len(shape), [*shape[:-1], -(-shape[-1] // 16)]
+    if rng.random() < 0.6:
+        first = [*begin[:-1], begin[-1] // 16]
+        many = [*lengths[:-1], -(-lengths[-1] // 16)]
+    yield {"parameter": "scales of " + name, "elements": math.prod(many), "holds": [
+        {"tensor": name + "_s", "begin": first, "shape": many, "offset": 0,
+         "strides": list(row_major_strides(many))}]}
+
+
+def of_matrices(cut, lead):
+    """The same cut of the scales of matrices."""
+    return {"shard": [entry for entry in cut.get("shard", []) if entry["dim"] < len(lead)]}
+
+
+def f4_source(rng, spec, name, shape, given, lead):
+    """Senders have whole blocks, or receivers must make them: of values in boxes, flat, cut anywhere
+    or made of parts."""
+    source = spec["source"]
+    if "boxes" in source:
+        source_of_codes(rng, spec, name, shape, [1])
+        put_source(rng, source, given, lead)
+        return
+    axes = [axis for axis, size in source["mesh"] if size > 1]
+    way = rng.choice(["whole", "whole", "anywhere", "flat" if axes else "anywhere", "parts"])
+    cut = draw_shards(rng, source, shape, [1, 16] if way == "whole" else [1, 1])
+    if way == "flat":
+        cut = {"flat": {"axis": rng.choice(axes)}}
+    if way == "parts":
+        source_of_codes(rng, spec, name, shape, [1])
+    else:
+        source["rules"].insert(0, {"match": name, **cut})
+    source["rules"].insert(0, {"match": given, **of_matrices(cut, lead)})
 
 
 def put_f4(rng, spec):
-    source, destination = spec["source"], spec["destination"]
+    destination = spec["destination"]
     name = "half%d" % len(spec["tensors"])
     given, lead = name + ".g", [rng.randint(1, 3)] if rng.random() < 0.3 else []
     shape = [*lead, rng.randint(1, 9), 2 * rng.randint(1, 40)]
     spec["tensors"] += [
         {"name": name, "shape": shape, "dtype": rng.choice(["f32", "f16", "bf16"])},
         {"name": given, "shape": lead, "dtype": "f32"}]
-    cut = draw_shards(rng, source, shape, [1, 16])
-    source["rules"][:0] = [{"match": name, **cut}, {"match": given, "shard": [
-        entry for entry in cut.get("shard", []) if entry["dim"] < len(lead)]}]
+    f4_source(rng, spec, name, shape, given, lead)
     quantize = {"format": "nvfp4", "scale": "*_s", "tensor_scale": "*.g"}
     if "boxes" in destination:
         ranks = sorted({rank for entry in destination["boxes"]
                         for rank in box_random.listed_ranks(entry)})
+        some = rng.sample(ranks, rng.randint(1, len(ranks)))
         for entry in f4_parameters(rng, name, shape, quantize):
-            destination["boxes"].append(
-                {"ranks": rng.sample(ranks, rng.randint(1, len(ranks))), **entry})
+            destination["boxes"].append({"ranks": some, **entry})
+            some = some if rng.random() < 0.8 else rng.sample(some, rng.randint(1, len(some)))
         return
-    here = {"skip": True} if rng.random() < 0.5 else draw_shards(rng, destination, lead, [1, 1])
+    cut = draw_shards(rng, destination, shape, [1, 16])
+    here = rng.choice([{"skip": True}, draw_shards(rng, destination, lead, [1, 1]),
+                       of_matrices(cut, lead), of_matrices(cut, lead)])
     destination["rules"][:0] = [
-        {"match": name, "quantize": quantize, **draw_shards(rng, destination, shape, [1, 16])},
-        {"match": given, **here}]
+        {"match": name, "quantize": quantize, **cut}, {"match": given, **here}]
 
 
 def add_f4(spec):
     """Of some specs one with a tensor that becomes nvfp4, by a scale of each of its matrices."""
     rng = random.Random("f4 %s" % spec)
-    if "boxes" in spec["source"] or rng.random() < 0.6:
+    if rng.random() < 0.6:
         return spec
     made = copy.deepcopy(spec)
     put_f4(rng, made)
@@ -258,16 +293,20 @@ def add_dequantized(rng, spec):
     return spec
 
 
+def put_source(rng, source, tensor, shape):
+    """A tensor, cut anywhere, or in the memory of some rank."""
+    if "boxes" in source:
+        rank = rng.choice(source["boxes"][0].get("ranks") or [source["boxes"][0]["rank"]])
+        source["boxes"].append({"rank": rank, **source_parameter(rng, tensor, shape)})
+    else:
+        source["rules"].insert(0, {"match": tensor, **draw_shards(rng, source, shape, [1, 1])})
+
+
 def source_of_codes(rng, spec, name, shape, block):
     """What the source has of codes, or of scales."""
-    source = spec["source"]
     for tensor, part in (in_parts(rng, spec, name, shape, rng.choice(block), "codes" in name[:5])
                          if rng.random() < 0.5 else [(name, shape)]):
-        if "boxes" in source:
-            rank = rng.choice(source["boxes"][0].get("ranks") or [source["boxes"][0]["rank"]])
-            source["boxes"].append({"rank": rank, **source_parameter(rng, tensor, part)})
-        else:
-            source["rules"].insert(0, {"match": tensor, **draw_shards(rng, source, part, [1, 1])})
+        put_source(rng, spec["source"], tensor, part)
 
 
 def dequantized_parameter(rng, tensors, parts, number, block, scale):

@@ -251,6 +251,12 @@ class BoxPlacement:
         return masks
 
 
+def has_all(given, box):
+    """Whether a box of scales has those of all matrices of another box."""
+    return all(a <= b and b + n <= a + m for a, m, b, n in zip(
+        given.begin, given.shape, box.begin[:-2], box.shape[:-2]))
+
+
 class BoxSide:
     """`{"boxes": [...]}`. Lost ranks hold nothing."""
 
@@ -287,6 +293,19 @@ class BoxSide:
 
     def place(self, name, _shape):
         return BoxPlacement(self.tensors[name], self)
+
+    def check_given(self, values, require_it):
+        """Every rank that makes nvfp4 has, in one box, the scales of all matrices of each box of it,
+        and the elements of a row side by side."""
+        for parameters in self.parameters.values():
+            given = [box for parameter in parameters for box in parameter.boxes
+                     if box.tensor == values.given.name and parameter.change(values.given) is None]
+            for box in (box for parameter in parameters for box in parameter.boxes
+                        if box.tensor == values.name and parameter.quantize is not None
+                        and parameter.quantize.is_f4 and not box.is_empty()):
+                require_it(box.strides[-1] == 1, "%s: rows in pieces" % values.name)
+                require_it(any(has_all(other, box) for other in given),
+                           "%s: has not its scales" % values.name)
 
     def names(self, rank, tensor):
         return any(box.tensor == tensor.name for parameter in self.parameters[rank]

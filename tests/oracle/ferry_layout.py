@@ -619,15 +619,20 @@ class Model:
             here[:] = map(min, here, feed.at[-2:])
         return parts
 
-    @staticmethod
-    def _check_given(source, values):
-        """Senders make nvfp4, each of its matrices by the scales that it has of them."""
-        require(values.quantized_at == "sender", "%s: nvfp4 by receivers" % values.name)
+    def _check_given(self, source, values):
+        """Whoever makes nvfp4, makes each of its matrices by the scales that it has of them."""
+        at_source = values.quantized_at == "sender"
+        side = source if at_source else self.destination
+        if not isinstance(side, Side):
+            side.check_given(values, require)
+            return
         try:
-            placement = source.place(values.name, values.shape)
+            placement = side.place(values.name, values.shape)
         except SpecError:  # which is said to whoever looks there
             return
-        given = source.place(values.given.name, values.given.shape)
+        given = side.place(values.given.name, values.given.shape)
+        require(at_source or not given or self.change(values.given) is None,
+                "%s: its scales are cast" % values.name)
         for rank, shard in placement.shards.items() if placement else []:
             own = given.shards.get(rank) if given else None
             require(own is not None and own.flat is None
@@ -755,6 +760,12 @@ class Model:
                 and (made or not self.is_made(tensor))
                 and self.at_destination(tensor.name) is not None
                 and self.at_destination(tensor.name).shards]
+
+    def without_given(self, subset):
+        """A tensor of the subset of which receivers make nvfp4 by one that is not in it, or None."""
+        return next((tensor for tensor in self.wanted(subset)
+                     if tensor.given and tensor.quantized_at == "receiver"
+                     and not tensor.given.is_in(subset)), None)
 
     def feeds(self, tensor):
         """The boxes that make up the tensor at the destination, of tensors without a source."""

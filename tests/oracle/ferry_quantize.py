@@ -3,8 +3,8 @@
 
 A second reading. The scales of a tensor are a tensor of the model too, in blocks of the first; where
 they are is where these blocks are, so no destination may have a part of one. Where a source may have,
-receivers make both, and no move brings scales. Of nvfp4 senders make both, by a scale of each matrix
-that they hold beside it. `quantized` is what a block becomes, in fractions.
+receivers make both, and no move brings scales. Whoever makes nvfp4 does so by a scale of each matrix,
+which a sender holds and a receiver gets beside it. `quantized` is what a block becomes, in fractions.
 """
 
 from fractions import Fraction

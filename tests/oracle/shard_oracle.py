@@ -43,7 +43,7 @@ def expected_order(model, subset):
     for tensor in wanted:
         values, how = tensor.values or tensor, tensor.quantize or getattr(
             tensor.given and model.change(tensor), "quantize", None)
-        if how is not None and how.is_f4:
+        if how is not None and how.is_f4 and values.quantized_at == "sender":
             beside.setdefault(values.given.name, set()).update(model.at_source(values.name).shards)
     held = {
         "source": [(tensor.name, model.at_source(tensor.name).shards if tensor.name in sources

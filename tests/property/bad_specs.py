@@ -404,11 +404,14 @@ def f4_rows():
     yield edge("nvfp4 by one element", f4({"shape": [1]}), NAME + "_g", "one f32 for each matrix")
     yield edge("nvfp4 by one for a stack", f4(shape=(2, 12, 32)), NAME + "_g", "each matrix")
     yield edge("nvfp4 of odd rows", f4(shape=(12, 7)), NAME, "7 elements")
-    yield edge("nvfp4 of what is cut within a block",
-               f4(source_rule=shard({"dim": 1, "axis": "tp", "unit": 8})), NAME, "senders make",
-               "\"unit\" of 16")
-    yield edge("nvfp4 of what is cut flat", f4(source_rule={"flat": {"axis": "tp"}}), NAME,
-               "senders make")
+    for what, rule in (("cut within a block", shard({"dim": 1, "axis": "tp", "unit": 8})),
+                       ("cut flat", {"flat": {"axis": "tp"}})):
+        for how, given in (("skipped", {"skip": True}), ("cast", {"dtype": "bf16", "cast": "round"}),
+                           ("pinned", {"on": {"tp": 1}}), ("scaled", {"cast": "round", "scale": 2})):
+            of = f4(source_rule=rule)
+            of["destination"]["rules"].insert(0, {"match": NAME + "_g", **given})
+            yield edge("nvfp4 of what is %s, by scales that are %s" % (what, how), of, "destination",
+                       "rank ", NAME, NAME + "_g", "\"unit\" of 16")
     yield edge("nvfp4 that is cut within a block",
                f4(destination_rule=shard({"dim": 1, "axis": "tp", "unit": 8})), NAME, "destination",
                "dim 1", "block of 16")

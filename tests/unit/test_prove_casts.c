@@ -237,7 +237,7 @@ static const row f4_rows[] = {
     {"'tensor_scale':'w.g'", "'tensor_scale':'w'", FERRY_ERR_PROOF,
      "task 0: w|other scales of its"},
     {",'tensor_scale':'w.g'", "", FERRY_ERR_PROOF, "task 0: w|other scales of its matrices"},
-    {"'at':'sender'", "'at':'receiver'", FERRY_ERR_PROOF, "task 0: w|the sender makes f4"},
+    {"'at':'sender'", "'at':'receiver'", FERRY_ERR_PROOF, "task 0: w|20 elements of 16 bits"},
     {"'bytes':10", "'bytes':20", FERRY_ERR_PROOF, "task 0: w|20 elements of 4 bits|20 bytes"},
     {"'dst_dtype':'f4'", "'dst_dtype':'f8e4m3'", FERRY_ERR_PROOF, "where it is f4"},
     {"[[0,1],[0,1],[0,20]],'dst':[[0,1],[0,1],[0,20]]",
@@ -397,6 +397,101 @@ static void test_made(void **state)
            "w.s [0, 0]: no move writes it on rank 1, in s, nor does the rank make the codes");
 }
 
+/*
+ * Values of that stack whose rows are cut inside a block: rank 2 makes nvfp4, by scales that it
+ * gets too.
+ */
+#define F4_MADE(id, from, shape, src, dst, bytes)                                                  \
+    "{'task_id':" #id ",'tensor':'w','from':" #from ",'to':2," shape "'src':" src ",'dst':" dst    \
+    ",'src_dtype':'bf16','dst_dtype':'f4','quantize':{'format':'nvfp4','tensor_scale':'w.g'},"     \
+    "'part':'codes','at':'receiver','bytes':" #bytes "}"
+#define F4_MADE_HEAD(all, first)                                                                   \
+    "{'format':'ferry.plan/1','digest':'00112233445566778899aabbccddeeff','world':3,'tensors':3,"  \
+    "'bytes':{'moved':" #all ",'local':0,'total':" #all "},'bound':{'seconds':null,'rank':2,"      \
+    "'why':'ingress'},'ranks':[{'rank':0,'in':0,'out':" #first ",'local':0},{'rank':1,'in':0,"     \
+    "'out':52,'local':0},{'rank':2,'in':" #all ",'out':0,'local':0}],'moves':["
+#define F4_MADE_SOURCE                                                                             \
+    "{'format':'ferry.spec/1','tensors':[{'name':'w','shape':[2,1,20],'dtype':'bf16'},"            \
+    "{'name':'w.g','shape':[2],'dtype':'f32'}],'source':{'mesh':[['tp',2]],'rules':["              \
+    "{'match':'w.g'},{'match':'*','shard':[{'dim':2,'axis':'tp','sizes':[7,13]}]}]},"
+
+static const char f4_made_spec[] =
+    F4_MADE_SOURCE "'destination':{'mesh':[['tp',1]],'first_rank':2,'rules':["
+                   "{'match':'w','quantize':{'format':'nvfp4','scale':'*.s','tensor_scale':'*.g'}},"
+                   "{'match':'w.g'}]}}";
+
+static const char f4_made_plan[] = F4_MADE_HEAD(88, 36)
+    F4_MADE(0, 0, "", "[[0,2],[0,1],[0,7]]", "[[0,2],[0,1],[0,7]]", 28) "," F4_MADE(
+        1, 1, "", "[[0,2],[0,1],[0,13]]", "[[0,2],[0,1],[7,13]]",
+        52) ","
+            "{'task_id':2,'tensor':'w.g','from':0,'to':2,'src':[[0,2]],'dst':[[0,2]],'bytes':8}]}";
+
+static const row f4_made_rows[] = {
+    {"'match':'w.g'}]}}", "'match':'w.g'}]}}", FERRY_OK, ""},
+    {"{'match':'w.g'}]}}", "{'match':'w.g','skip':true}]}}", FERRY_ERR_PROOF,
+     "task 0: w|to one, without the scales of its matrices"},
+    {"{'match':'w.g'}]}}", "{'match':'w.g','dtype':'bf16','cast':'round'}]}}", FERRY_ERR_PROOF,
+     "task 0: w|to one, without the scales of its matrices"},
+    {"{'match':'w.g'}]}}", "{'match':'w.g','cast':'round','scale':2}]}}", FERRY_ERR_PROOF,
+     "task 0: w|to one, without the scales of its matrices"},
+    {"{'match':'w.g'}]}}", "{'match':'w.g','cast':'round','add':1}]}}", FERRY_ERR_PROOF,
+     "task 0: w|to one, without the scales of its matrices"},
+    {"{'match':'w.g'}]}}", "{'match':'w.g','flat':{'axis':'tp'}}]}}", FERRY_OK, ""},
+};
+
+#define F4_HELD(name, tensor, elements, begin, shape, strides, more)                               \
+    "{'rank':2,'parameter':'" name "','elements':" #elements ",'holds':[{'tensor':'" tensor        \
+    "','begin':" begin ",'shape':" shape ",'offset':0,'strides':" strides "}]" more "}"
+#define F4_BOXES(given)                                                                            \
+    F4_MADE_SOURCE "'destination':{'boxes':[" F4_HELD(                                             \
+        "c", "w", 40, "[0,0,0]", "[2,1,20]", "[20,20,1]",                                          \
+        ",'quantize':{'format':'nvfp4','scale':'*.s','tensor_scale':'*.g'}") "," given "]}}"
+#define F4_BOX(offset) "{'parameter':'c','offset':" #offset ",'strides':[20,20,1]}"
+#define F4_BOX_PLAN(all, first, given)                                                             \
+    F4_MADE_HEAD(all, first)                                                                       \
+    F4_MADE(0, 0, "'shape':[2,1,7],", "[[0,2],[0,1],[0,7]]", F4_BOX(0), 28)                        \
+    "," F4_MADE(1, 1, "'shape':[2,1,13],", "[[0,2],[0,1],[0,13]]", F4_BOX(7), 52) "," given        \
+                                                                                  "],'fills':[]}"
+#define F4_GIVEN(id, begin, n, parameter, bytes)                                                   \
+    "{'task_id':" #id ",'tensor':'w.g','from':0,'to':2,'shape':[" #n "],'src':[[" #begin "," #n    \
+    "]],'dst':{'parameter':'" parameter "','offset':0,'strides':[1]},'bytes':" #bytes "}"
+
+static const struct {
+    const char *spec, *plan;
+    ferry_status status;
+    const char *words;
+} f4_boxes[] = {
+    {F4_BOXES(F4_HELD("g", "w.g", 2, "[0]", "[2]", "[1]", "")),
+     F4_BOX_PLAN(88, 36, F4_GIVEN(2, 0, 2, "g", 8)), FERRY_OK, ""},
+    {F4_BOXES(F4_HELD("g", "w.g", 1, "[0]", "[1]", "[1]", "") "," F4_HELD("h", "w.g", 1, "[1]",
+                                                                          "[1]", "[1]", "")),
+     F4_BOX_PLAN(88, 36, F4_GIVEN(2, 0, 1, "g", 4) "," F4_GIVEN(3, 1, 1, "h", 4)), FERRY_OK, ""},
+    {F4_BOXES(F4_HELD("g", "w.g", 1, "[1]", "[1]", "[1]", "")),
+     F4_BOX_PLAN(84, 32, F4_GIVEN(2, 1, 1, "g", 4)), FERRY_ERR_PROOF,
+     "w: rank 2 makes f4 of it in c, and has not all scales"},
+    {F4_BOXES(F4_HELD("g", "w.g", 2, "[0]", "[2]", "[1]", ",'cast':'round','scale':2")),
+     F4_BOX_PLAN(88, 36,
+                 "{'task_id':2,'tensor':'w.g','from':0,'to':2,'shape':[2],'src':[[0,2]],'dst':"
+                 "{'parameter':'g','offset':0,'strides':[1]},'src_dtype':'f32','dst_dtype':'f32',"
+                 "'cast':'round','scale':2,'at':'sender','bytes':8}"),
+     FERRY_ERR_PROOF, "w: rank 2 makes f4 of it in c, and has not all scales"},
+};
+
+static void test_f4_made(void **state)
+{
+    (void)state;
+    write_json("plan.json", f4_made_plan);
+    for (size_t i = 0; i < COUNT(f4_made_rows); i++) {
+        write_replaced("spec.json", f4_made_spec, f4_made_rows[i].find, f4_made_rows[i].replace);
+        expect(f4_made_rows[i].replace, f4_made_rows[i].status, f4_made_rows[i].words);
+    }
+    for (size_t i = 0; i < COUNT(f4_boxes); i++) {
+        write_json("spec.json", f4_boxes[i].spec);
+        write_json("plan.json", f4_boxes[i].plan);
+        expect(f4_boxes[i].spec, f4_boxes[i].status, f4_boxes[i].words);
+    }
+}
+
 /* Scales in boxes that nobody brings, nor makes with the codes that the rank has. */
 static void test_scales_without_codes(void **state)
 {
@@ -418,9 +513,13 @@ static void test_scales_without_codes(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_plans),  cmocka_unit_test(test_specs),
-        cmocka_unit_test(test_blocks), cmocka_unit_test(test_f4),
-        cmocka_unit_test(test_made),   cmocka_unit_test(test_scales_without_codes),
+        cmocka_unit_test(test_plans),
+        cmocka_unit_test(test_specs),
+        cmocka_unit_test(test_blocks),
+        cmocka_unit_test(test_f4),
+        cmocka_unit_test(test_made),
+        cmocka_unit_test(test_f4_made),
+        cmocka_unit_test(test_scales_without_codes),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

@@ -2,6 +2,7 @@
 """Checkpoints: files that are written and read here, by the rules of docs/formats.md alone."""
 
 import gc
+import itertools
 import json
 import math
 import os
@@ -80,6 +81,20 @@ def cut_in_two(tensors):
         held["columns"] = columns_of(tensors["columns"], 4 * rank, 4 * rank + 4)
         ranks.append(held)
     return ranks
+
+
+def hold(tensor, begin, shape, offset, strides):
+    return {"tensor": tensor, "begin": begin, "shape": shape, "offset": offset, "strides": strides}
+
+
+def f4_boxes(quantize, **changes):
+    """Codes with a gap behind each row, scales, and those of the matrices with gaps; None: without."""
+    boxes = {"c": {"quantize": quantize, "elements": 648, "partial": True, "holds": [
+                 hold("w", [0, 0, 0], [3, 6, 34], 0, [216, 36, 1])]},
+             "s": {"elements": 54, "holds": [hold("w.s", [0, 0, 0], [3, 6, 3], 0, [18, 3, 1])]},
+             "m": {"elements": 7, "partial": True, "holds": [hold("g", [0], [3], 1, [2])]}}
+    return [{"rank": 0, "parameter": name, **box, **(changes.get(name) or {})}
+            for name, box in boxes.items() if changes.get(name, {}) is not None]
 
 
 class Files(unittest.TestCase):
@@ -229,6 +244,75 @@ class ReshardTest(Files):
             "destination": {"mesh": [], "rules": [{"match": name, "quantize": quantize},
                                                   {"match": "*"}]}})
         return [bytes(new[name]) for name in names]
+
+    def matrices_of_f4(self, specials):
+        """Matrices of 6 x 34, and what a reshard makes of each: its codes, scales, and its own scale."""
+        rng, made = random.Random(6), []
+        for case, special in enumerate(specials):
+            bits = [rng.randrange(0x3e00, 0x4100) | rng.choice((0, 0x8000)) for _ in range(6 * 34)]
+            bits[40:40 + len(special)] = special
+            data = struct.pack("<%dH" % len(bits), *bits)
+            write_file(self.at("%d.safetensors" % case), {"w.weight": ("BF16", [6, 34], data)})
+            ferry.reshard(self.at("%d.safetensors" % case), "hf", self.at("%d.f4" % case),
+                          quantize="nvfp4=*")
+            found = read_file(os.path.join(self.at("%d.f4" % case), "model.safetensors"))
+            made.append([data, *(found["w.weight" + more][2] for more in ("", "_scale", "_scale_2"))])
+        return [list(column) for column in zip(*made)]
+
+    def spec_by_receiver(self, destination):
+        """Three matrices, column by column in the memory of rank 0: it makes nvfp4 of them itself."""
+        return {"format": "ferry.spec/1",
+                "tensors": [{"name": "w", "shape": [3, 6, 34], "dtype": "bf16"},
+                            {"name": "g", "shape": [3], "dtype": "f32"}],
+                "source": {"boxes": [
+                    {"rank": 0, "parameter": "w", "elements": 612, "holds": [
+                        hold("w", [0, 0, 0], [3, 6, 34], 0, [204, 1, 6])]},
+                    {"rank": 0, "parameter": "g", "elements": 3, "holds": [
+                        hold("g", [0], [3], 0, [1])]}]},
+                "destination": destination}
+
+    def test_nvfp4_by_receivers(self):
+        """The same bytes as a reshard makes, on a mesh and in boxes with gaps; of NaN and zeros too."""
+        values, codes, scales, given = self.matrices_of_f4(([], [0x7f80], [0x8000] * 20))
+        turned = b"".join(matrix[2 * (row * 34 + column):][:2] for matrix in values
+                          for column in range(34) for row in range(6))
+        source = {"w": turned, "g": b"".join(given)}
+        quantize = {"format": "nvfp4", "scale": "*.s", "tensor_scale": "g"}
+        on_mesh = self.spec_by_receiver({"mesh": [], "rules": [
+            {"match": "w", "quantize": quantize}, {"match": "*"}]})
+        new = {"w": bytearray(3 * 6 * 17), "w.s": bytearray(3 * 6 * 3), "g": bytearray(12)}
+        ferry.refit(source, new, on_mesh)
+        self.assertEqual([bytes(new[name]) for name in ("w", "w.s", "g")],
+                         [b"".join(codes), b"".join(scales), b"".join(given)])
+        for number, bad in itertools.product(range(3), (0.0, math.nan, 2.0**-118, 2.0**120)):
+            wrong = [*given[:number], struct.pack("<f", bad), *given[number + 1:]]
+            with self.assertRaisesRegex(ferry.InvalidInput, "g: element %d at .*2688" % number):
+                ferry.refit({**source, "g": b"".join(wrong)}, new, on_mesh)
+        in_boxes = self.spec_by_receiver({"boxes": f4_boxes(quantize)})
+        new = {"c": bytearray(3 * 6 * 18), "s": bytearray(3 * 6 * 3), "m": bytearray(4 * 7)}
+        ferry.refit(source, new, in_boxes)
+        rows = [bytes(new["c"][at:at + 17]) for at in range(0, 3 * 6 * 18, 18)]
+        self.assertEqual([b"".join(rows), bytes(new["s"])], [b"".join(codes), b"".join(scales)])
+
+    def test_nvfp4_that_receivers_cannot_make(self):
+        quantize = {"format": "nvfp4", "scale": "*.s", "tensor_scale": "g"}
+
+        def refused(sentence, error=ferry.InvalidInput, **changes):
+            boxes = f4_boxes(quantize, **changes)
+            with self.assertRaisesRegex(error, sentence):
+                ferry.plan(self.spec_by_receiver({"boxes": boxes}))
+        ferry.plan(self.spec_by_receiver({"boxes": f4_boxes(quantize)}))
+        missing = '"c" of rank 0 .* it must have "g" for all matrices of the box'
+        refused(missing, m=None)
+        refused(missing, m={"rank": 1})
+        refused(missing, m={"cast": "round", "scale": 2})
+        refused(missing, m={"holds": [hold("g", [0], [2], 1, [2])]})
+        refused(missing, m={"holds": [hold("g", [1], [2], 1, [2])]})
+        refused(missing, m={"holds": [hold("g", [n], [1], n * n, [1]) for n in range(3)]})
+        refused("must lie side by side, with stride 1", ferry.Unsupported,
+                c={"holds": [hold("w", [0, 0, 0], [3, 6, 34], 0, [216, 1, 6])]})
+        with self.assertRaisesRegex(ferry.InvalidInput, "\"w\" by \"g\": a subset has both"):
+            ferry.plan(self.spec_by_receiver({"boxes": f4_boxes(quantize)}), subset="w")
 
     def test_cast(self):
         values = [1.0, -2.5, 3.140625, 0.0]
