@@ -572,6 +572,92 @@ void case_quantize_bands(rank_context *me)
     ferry_spec_destroy(spec);
 }
 
+/* Each 16 elements of a row; scales and codes of nvfp4 by the scale of their matrix. */
+static void check_halves(rank_context *me, uint64_t run, const float *given,
+                         const unsigned char *codes, const unsigned char *scales)
+{
+    enum { WIDE = 16, ALL = BAND_PLANES * BAND_ROWS * BAND_COLUMNS };
+    for (uint64_t block = run; block < ALL / WIDE; block += 13) { /* the oracle is slow */
+        uint32_t elements[WIDE], wanted[WIDE];
+        oracle_block how = {.from = ORACLE_F32,
+                            .to = ORACLE_F4,
+                            .scale_type = ORACLE_F8E4M3,
+                            .rule = ORACLE_LARGEST};
+        memcpy(&how.tensor_scale, &given[block * WIDE / (BAND_ROWS * BAND_COLUMNS)], sizeof *given);
+        for (uint64_t i = 0; i < WIDE; i++) {
+            float value = banded_value(run, 0, block * WIDE + i);
+            memcpy(&elements[i], &value, sizeof value);
+        }
+        uint32_t scale = oracle_quantize(&how, elements, WIDE, wanted);
+        expect(me, scale == scales[block], "scale %llu", (unsigned long long)block);
+        for (uint64_t i = 0; i < WIDE; i++) {
+            uint32_t code = codes[(block * WIDE + i) / 2] >> i % 2 * 4 & 15;
+            expect(me, code == wanted[i], "code %llu", (unsigned long long)(block * WIDE + i));
+        }
+    }
+}
+
+/*
+ * Bands of nvfp4, of a flat source: the first are all here, while the scales of their matrices are
+ * still with the last rank.
+ */
+void case_nvfp4_bands(rank_context *me)
+{
+    static const char spec_text[] =
+        "{\"format\": \"ferry.spec/1\", \"tensors\": [{\"name\": \"w\", \"shape\": [2, 700, 640], "
+        "\"dtype\": \"f32\"}, {\"name\": \"g\", \"shape\": [2], \"dtype\": \"f32\"}], \"source\": "
+        "{\"mesh\": [[\"r\", 3]], \"rules\": [{\"match\": \"w\", \"flat\": {\"axis\": \"r\", "
+        "\"sizes\": [500001, 200000, 195999]}}, {\"match\": \"g\", \"on\": {\"r\": 2}}]}, "
+        "\"destination\": {\"mesh\": [], \"rules\": [{\"match\": \"w\", \"quantize\": {\"format\": "
+        "\"nvfp4\", \"scale\": \"*.s\", \"tensor_scale\": \"g\"}}, {\"match\": \"g\"}]}}";
+    enum { ALL = BAND_PLANES * BAND_ROWS * BAND_COLUMNS };
+    static const uint64_t ends[4] = {0, 500001, 700001, ALL};
+    uint64_t has = (ends[me->rank + 1] - ends[me->rank]) * sizeof(float);
+    ferry_spec *spec = NULL;
+    ferry_plan *plan = NULL;
+    ferry_tensors *sources = NULL, *targets = NULL;
+    float *own = take(me, has), given[BAND_PLANES], got[BAND_PLANES];
+    unsigned char *codes = take(me, ALL / 2), *scales = take(me, ALL / 16);
+    const ferry_buffer buffers[] = {ferry_buffer_of(own, has), ferry_buffer_of(given, sizeof given),
+                                    ferry_buffer_of(codes, ALL / 2),
+                                    ferry_buffer_of(scales, ALL / 16),
+                                    ferry_buffer_of(got, sizeof got)};
+    static const char *const names[] = {"w", "g", "w", "w.s", "g"};
+    must(me, ferry_spec_parse(spec_text, strlen(spec_text), "bands", &spec, &me->error));
+    must(me, ferry_plan_create(spec, NULL, &plan, &me->error));
+    must(me, ferry_tensors_create(&sources, &me->error));
+    must(me, ferry_tensors_create(&targets, &me->error));
+    for (size_t i = 0; i < 5; i++) {
+        must(me, ferry_tensors_add(i < 2 ? sources : targets, names[i], &buffers[i], &me->error));
+    }
+    service_setup setup;
+    setup_init(me, &setup, "");
+    setup.options.delta = 0;
+    ferry_service *service = open_service(me, &setup.options);
+    must(me, ferry_service_bind(service, plan, sources, targets, &me->error));
+    must(me, ferry_service_schedule(service, &me->error));
+    for (uint64_t run = 0; run < 2; run++) {
+        for (uint64_t i = ends[me->rank]; i < ends[me->rank + 1]; i++) {
+            own[i - ends[me->rank]] = banded_value(run, 0, i);
+        }
+        given[0] = run == 0 ? 12.5f : 0.75f;
+        given[1] = run == 0 ? 3.0f : 100.0f;
+        memset(got, 0, sizeof got);
+        must(me, ferry_service_run(service, NULL, &me->error));
+        if (me->rank == 0) {
+            check_halves(me, run, given, codes, scales);
+        }
+    }
+    ferry_service_destroy(service);
+    ferry_tensors_destroy(sources);
+    ferry_tensors_destroy(targets);
+    ferry_plan_destroy(plan);
+    ferry_spec_destroy(spec);
+    free(own);
+    free(codes);
+    free(scales);
+}
+
 /*
  * Scales are made of a whole shard: what arrives may not lie on rows of it that nobody wants. Rank
  * 0 has the values and wants v at their end; the last rank has v, and wants the upper half's codes.

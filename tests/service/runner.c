@@ -56,6 +56,7 @@ static const case_row cases[] = {
     {.name = "relays", .n_ranks = 6, .run = case_relays},
     {.name = "quantize", .n_ranks = 3, .run = case_quantize},
     {.name = "quantize_bands", .n_ranks = 3, .run = case_quantize_bands},
+    {.name = "nvfp4_bands", .n_ranks = 3, .run = case_nvfp4_bands},
     {.name = "quantize_resume", .n_ranks = 3, .run = case_quantize_resume},
     {.name = "bad_quantize", .n_ranks = 2, .run = case_bad_quantize},
     {.name = "dequantize", .n_ranks = 3, .run = case_dequantize},

@@ -96,6 +96,7 @@ void case_relays(rank_context *me);
 /* cases_quantize.c */
 void case_quantize(rank_context *me);
 void case_quantize_bands(rank_context *me);
+void case_nvfp4_bands(rank_context *me);
 void case_quantize_resume(rank_context *me);
 void case_bad_quantize(rank_context *me);
 
