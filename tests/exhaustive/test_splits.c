@@ -211,6 +211,8 @@ static void test_refused(void **state)
     uint64_t wraps[2] = {UINT64_MAX, 2}, sizes[2] = {3, 4};
     fy_split_block one = {.size = 8, .n_parts = 3}, none = {.size = 8, .n_parts = 0};
     fy_split_block wrapping[2] = {{.size = UINT64_MAX, .n_parts = 1}, {.size = 9, .n_parts = 1}};
+    fy_split_block half = {.size = FY_MAX_PIECES / 2 + 1, .n_parts = FY_MAX_PIECES / 2 + 1};
+    fy_split_block wide[2] = {half, half};
     fy_split_block short_of = {.size = 7, .n_parts = 1};
     uint32_t counts[3] = {1u << 20, 1u << 20, 1u << 20};
     const struct {
@@ -235,6 +237,8 @@ static void test_refused(void **state)
         {"parts that do not divide", FERRY_ERR_INVALID_INPUT,
          fy_split_blocks(8, 4, &one, 1, 1, &split, &error)},
         {"no parts", FERRY_ERR_INVALID_INPUT, fy_split_blocks(8, 4, &none, 1, 1, &split, &error)},
+        {"blocks of too many pieces", FERRY_ERR_LIMIT,
+         fy_split_blocks(FY_MAX_PIECES + 2, FY_MAX_PIECES / 2 + 1, wide, 2, 1, &split, &error)},
         {"blocks that wrap", FERRY_ERR_INVALID_INPUT,
          fy_split_blocks(8, 4, wrapping, 2, 1, &split, &error)},
         {"blocks too short", FERRY_ERR_INVALID_INPUT,

@@ -3,6 +3,7 @@
 #include "exec/exec.h"
 #include "memory/kind.h"
 #include "support/check.h"
+#include "transport/carry.h"
 
 #include <ferry/pack.h>
 #include <ferry/transport.h>
@@ -399,6 +400,12 @@ static void test_choices(void **state)
             assert_int_equal(way, wanted[cell]);
         }
     }
+    /* An engine that says nothing of devices reaches the host alone. */
+    static const fy_engine silent;
+    assert_int_equal(fy_way_of(&silent, NULL, 0, FERRY_MEMORY_HOST, FERRY_MEMORY_FAR),
+                     FERRY_WAY_NONE);
+    assert_int_equal(fy_way_of(&silent, NULL, 0, FERRY_MEMORY_FAR, FERRY_MEMORY_HOST),
+                     FERRY_WAY_STAGED);
     check_status("no kind", FERRY_ERR_UNSUPPORTED,
                  ferry_engine_choose(FERRY_PEER_NODE, FERRY_MEMORY_CUDA, FERRY_MEMORY_HOST, &engine,
                                      &way, &error),

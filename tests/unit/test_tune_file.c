@@ -201,6 +201,10 @@ static const file_row refused[] = {
      "engines.inside must be a string"},
     {"no lane", TABLE("ferry.tuning/1", TOPOLOGY, "bf16", "false", ENGINES, "0", BOTH),
      "grid_size must be from 1"},
+    {"no list",
+     "{\"format\":\"ferry.tuning/1\",\"topology\":" TOPOLOGY ",\"dtype\":\"bf16\","
+     "\"deterministic\":false,\"engines\":" ENGINES ",\"grid_size\":1,\"timings\":{}}",
+     "timings must be an array"},
     {"no times", TIMES(""), "timings has no time of all-reduce-all-gather"},
     {"one op", TIMES(GATHER("fused-waits-multicast", "true")),
      "has no time of reduce-scatter-all-reduce"},
