@@ -178,6 +178,7 @@ static void end_call(fy_mix_lane *lane)
     }
     lane->n_steps_done += lane->n_steps;
     lane->done = true;
+    lane->moved++; /* a device's end may be all that was waited for */
 }
 
 fy_progress fy_mix_lane_advance(fy_mix_lane *lane)
