@@ -135,6 +135,18 @@ run_kernels() {
     step kernels.tune 60 env -u FERRY_TEST_CUDA -u FERRY_TEST_MEMORY -u FERRY_TEST_FAR bin/ferry tune --memory cuda \
         --ranks 2 --max-bytes 4M --out "$out/tuned.json"
 }
+# Mixed collectives of ranks that share the device, as the command measures and checks them.
+run_mixed() {
+    local row plain="env -u FERRY_TEST_CUDA -u FERRY_TEST_MEMORY -u FERRY_TEST_FAR"
+    for row in shm inproc; do
+        step "mixed.$row.2" 40 $plain bin/ferry bench mixed --memory cuda --transport "$row" --local-tp 2 --sizes 8K:16M \
+            --seconds 0.02 --check
+        step "mixed.$row.4" 60 $plain bin/ferry bench mixed --memory cuda --transport "$row" --local-tp 2 --local-dp 2 \
+            --sizes 8K:8M --seconds 0.02 --check --counts --predict
+    done
+    step mixed.order 40 $plain bin/ferry bench mixed --memory cuda --order host --local-tp 2 --sizes 8K:16M --seconds 0.02 \
+        --json
+}
 run_sanitizer() {
     local tool
     tool=$(command -v compute-sanitizer || ls /usr/local/cuda*/bin/compute-sanitizer 2>/dev/null | head -1)
@@ -148,7 +160,7 @@ case ${1:-} in
 pack) pack "$2" "$3" ;;
 run)
     shift
-    [ $# -gt 0 ] || set -- contract random waves command python conformance collective kernels bench service service_shm \
+    [ $# -gt 0 ] || set -- contract random waves command python conformance collective kernels mixed bench service service_shm \
         verbs queue info sass sanitizer
     run "$@"
     ;;

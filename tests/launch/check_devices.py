@@ -129,6 +129,134 @@ def case_tune():
     assert status == 2 and "--memory" in err, err
 
 
+MIXED_MODES = {"fused-waits-multicast", "fused-waits-unicast", "fused-bytes1-multicast", "fused-bytes1-unicast",
+               "base-one", "base-tp-dp"}
+MIXED_OPS = {"all-reduce-all-gather", "reduce-scatter-all-reduce"}
+FOUR = ("--local-tp", "2", "--local-dp", "2")  # ranks
+KERNELS = {"STANDIN_PEERS": "1", "STANDIN_CHANNELS": "8"}  # of threads, whose streams are those of one process
+
+
+def mixed(kind, *words, **variables):
+    return json.loads(good("bench", "mixed", "--memory", kind, "--json", "--sizes", "8K:8K", "--warmup", "1",
+                           "--iterations", "2", *words, env=environment(kind, **variables)))
+
+
+def check_mixed(about, kind, by, n_devices, order, counts=False):
+    """Every line says who made its calls, on which devices, and that nothing was wrong there."""
+    assert (about["memory"], about["by"], about["order"]) == (kind, by, order), about
+    found = [(one["rank"], one["device"]) for one in about["devices"]]
+    assert found == [(rank, rank % n_devices) for rank in range(4)], found
+    assert all(("stand-in" in one["summary"]) == (kind == "cuda") for one in about["devices"]), about["devices"]
+    assert (about["engines"]["inside"] == "cuda") == (by == "kernels"), about["engines"]
+    lines = [(one["op"], one["bytes"], one["mode"]) for one in about["results"]]
+    assert set(lines) == {(op, 8192, mode) for op in MIXED_OPS for mode in MIXED_MODES}, lines
+    assert len(lines) == len(set(lines)), lines
+    for one in about["results"]:
+        assert one["by"] == by and 1 <= one["lanes"] <= about["grid_size"], one
+        assert one["wrong"] == one["in_place"]["wrong"] == 0, one
+        assert one["differing_ranks"] == one["in_place"]["differing_ranks"] == 0, one
+        assert one["calls"] == one["in_place"]["calls"] == 2 and one["median_us"] > 0, one
+        if counts:  # four ranks write their outputs there, of a piece or of two
+            assert one["device_elements"] >= 4 * 4096 * (2 if one["op"].endswith("gather") else 1), one
+    assert about["wrong"] == 0, about
+
+
+def case_mixed_is_right():
+    """By kernels where devices reach each other or are one, else by the host: checked in devices' memory."""
+    for engine, order in (("inproc", "host"), ("shm", "stream")):
+        words = (*FOUR, "--check", "--transport", engine)
+        check_mixed(mixed("far", *words, "--counts"), "far", "host", 2, order, True)
+        if not STANDIN:
+            continue
+        check_mixed(mixed("cuda", *words, **KERNELS), "cuda", "kernels", 2, order)
+        if engine == "shm":
+            check_mixed(mixed("cuda", *words, STANDIN_DEVICES="1"), "cuda", "kernels", 1, order)
+        check_mixed(mixed("cuda", *words, "--counts"), "cuda", "host", 2, order, True)
+
+
+def case_mixed_order():
+    """The other one, if it is asked for."""
+    for engine, order in (("inproc", "stream"), ("shm", "host")):
+        words = (*FOUR, "--check", "--transport", engine, "--order", order)
+        check_mixed(mixed("far", *words), "far", "host", 2, order)
+        if STANDIN:
+            check_mixed(mixed("cuda", *words, **KERNELS), "cuda", "kernels", 2, order)
+
+
+def moved(about):
+    return [[one[name] for name in ("op", "mode", "bytes", "inside_bytes_written", "inside_bytes_read", "between_bytes",
+                                    "waits")] for one in about["results"]]
+
+
+def case_mixed_counts():
+    """Kernels move what threads of the host do, and lanes are those that a message is cut for."""
+    cut = (*FOUR, "--counts", "--transport", "inproc", "--min-block", "1", "--grid", "2")
+    plain = json.loads(good("bench", "mixed", "--json", "--sizes", "8K:8K", *cut, "-n", "1", env=environment()))
+    assert plain["memory"] == "host" and "device_elements" not in plain["results"][0], plain
+    assert not {"devices", "by", "order"} & set(plain), plain
+    for kind, variables in (("far", {}), ("cuda", KERNELS)) if STANDIN else (("far", {}),):
+        about = mixed(kind, *cut, **variables)
+        assert moved(about) == moved(plain), (kind, about["results"], plain["results"])
+        assert {one["lanes"] for one in about["results"]} == {2} and about["grid_size"] == 2, about
+        assert {one["lanes"] for one in mixed(kind, *FOUR, "--grid", "2", **variables)["results"]} == {1}
+        about = mixed(kind, *FOUR, "--mode", "default", **variables)  # one of the others under another name
+        assert {one["lanes"] for one in about["results"]} == {None}, about
+
+
+def case_mixed_table():
+    """For people: who, on what, how it is timed, and two columns more."""
+    words = ("bench", "mixed", *FOUR, "--sizes", "8K:8K", "--iterations", "1", "--check", "--counts",
+             "--transport", "inproc")
+    told = {"kernels": "# kernels make the calls, of ", "host": "# the host makes the calls, for kernels cannot"}
+    for by, kind, variables in ((("host", "far", {}),) + (("kernels", "cuda", KERNELS),) * bool(STANDIN)):
+        out = good(*words, "--memory", kind, env=environment(kind, **variables))
+        assert all((text in out) == (name == by) for name, text in told.items()), out
+        assert f"# {kind} 0 of ranks 0, 2" in out and f"# {kind} 1 of ranks 1, 3" in out, out
+        assert len(re.findall(rf"(?m)^# {kind} [0-9] of rank", out)) == 2, out
+        assert ("stand-in, which is no device" in out) == (kind == "cuda"), out
+        assert "of a call that returns when its output is there" in out, out
+        head = next(line for line in out.splitlines() if "algbw" in line).split()[1:]
+        assert head[3:5] == ["by", "lanes"] and head[-2:] == ["on", "devices"], head
+        rows = [line.split() for line in out.splitlines() if line.startswith(" ")]
+        assert len(rows) == 12 and all(row[3:5] == [by, "1"] and len(row) == len(head) - 1 for row in rows), out
+        out = good(*words[:-2], "--memory", kind, env=environment(kind, **variables))
+        assert "from a call on a stream of the device until the stream is done" in out, out
+
+
+def case_mixed_wrong():
+    """A bit that is flipped on its way to the output on a device is found, and told."""
+    for kind in kinds():
+        bad_mixed = ("bench", "mixed", "--memory", kind, "--local-dp", "2", "--op", "all-gather", "--mode",
+                     "fused-waits-unicast", "--sizes", "8K:8K", "--check", "--transport", "flip=3:inproc")
+        status, out, err = ask(*bad_mixed, env=environment(kind))
+        assert status == 1 and err.count("\n") == 1 and err.startswith("ferry bench: "), (out, err)
+        assert "# Wrong elements    : " not in out or "0 OK" not in out, out
+
+
+def case_mixed_predict():
+    """Kernels take no processors; costs of a file are for kernels that nobody starts."""
+    path = FOLDER / "costs.json"
+    for kind, by, variables in (("far", "the host", {}),) + ((("cuda", "kernels", KERNELS),) * bool(STANDIN)):
+        words = (*FOUR, "--predict", "--save-costs", path, "--transport", "inproc")
+        about = mixed(kind, *words, **variables)
+        assert about["costs"]["name"] == f"this machine's {kind} devices, by {by}", about["costs"]
+        assert ("processors" in about["costs"]) == (by == "the host"), about["costs"]
+        assert all(one["predicted_us"] > 0 for one in about["results"]), about["results"]
+        assert json.loads(path.read_text(encoding="utf-8"))["name"] == about["costs"]["name"]
+        out = good("bench", "mixed", "--memory", kind, "--sizes", "8K:8K", *words, env=environment(kind, **variables))
+        assert re.search(rf"(?m)^# Costs +: this machine's {kind} devices, by {by}, ", out), out
+    costs = HERE.parents[1] / "examples/costs/8xh100-400g.json"
+    words = ("--ranks", "8", "--local-tp", "4", "--predict", "--costs", costs, "--sizes", "8K:8K")
+    for kind, modes, grid in (("cuda", MIXED_MODES, 160),
+                              ("host", MIXED_MODES - {"base-one", "base-tp-dp"}, 1)):
+        about = json.loads(good("bench", "mixed", "--json", "--memory", kind, *words, env=environment()))
+        assert {one["mode"] for one in about["results"]} == modes, about["results"]
+        assert (about["grid_size"], about["memory"]) == (grid, kind), about
+    out = good("bench", "mixed", "--memory", "cuda", *words, env=environment())
+    assert "# by the costs of 8 x H100 + 400G, call_us 5, " in out and "write_gbytes_per_s 450, " in out, out
+    assert "# in memory of devices, by kernels\n" in out and "left out" not in out, out
+
+
 def case_info():
     about = json.loads(good("info", "--json", "--no-measure", env=environment(kinds()[-1])))
     devices = {(one["kind"], one["device"]): one["summary"] for one in about["devices"]}
@@ -142,9 +270,11 @@ def case_info():
 def case_no_driver():
     """One sentence, whoever asks; where there is no plugin it says so."""
     for words in (("run", write()), ("run", write(), "--transport", "inproc"), ("bench", "copy"),
-                  ("bench", "pack"), ("tune", "--ranks", "2", "--max-bytes", "8K")):
+                  ("bench", "pack"), ("tune", "--ranks", "2", "--max-bytes", "8K"), ("bench", "mixed"),
+                  ("bench", "mixed", "--transport", "inproc", "--ranks", "3")):
         if not os.path.exists("/dev/nvidiactl"):
-            bad(1, r"^ferry (run|bench|tune): .*kind cuda: ", *words, "--memory", "cuda", env=environment())
+            remedy = ".*ferry info lists .* without --memory" if words[0] == "tune" or "mixed" in words else ""
+            bad(1, rf"^ferry (run|bench|tune): .*kind cuda: {remedy}", *words, "--memory", "cuda", env=environment())
     out = good("info", "--no-measure", env=environment())
     assert os.path.exists("/dev/nvidiactl") or re.search(r"(?m)^  cuda +0: memory of kind cuda: ", out), out
 
@@ -267,7 +397,12 @@ def case_wrong_usage():
                          ("--threads copy in the host's memory", "bench", "pack", "--memory", "far",
                           "--threads", "2"),
                          ("cannot be combined with transport", "bench", "transport", "--memory", "far"),
-                         ("cannot be combined with mixed", "bench", "mixed", "--bytes", "1M")):
+                         ("--bytes cannot be combined with mixed", "bench", "mixed", "--bytes", "1M"),
+                         ("--order goes with --memory of devices", "bench", "mixed", "--order", "stream"),
+                         ("one of|takes", "bench", "mixed", "--memory", "far", "--order", "device"),
+                         ("cannot be combined with --order", "bench", "mixed", "--memory", "cuda", "--order", "host",
+                          "--predict", "--costs", "x.json"),
+                         ("--order cannot be combined with copy", "bench", "copy", "--order", "host")):
         bad(2, text, *words, env=environment())
 
 

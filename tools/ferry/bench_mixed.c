@@ -13,7 +13,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 
 static const double PROBE_SECONDS = 0.3;
 
@@ -124,16 +123,27 @@ static ferry_status open_sketches(mixed_bench *b, ferry_error *error)
     return mixed_sketches_open(&o, info->multicast, sharing_count(b), &b->sketches, error);
 }
 
+/* Whose costs they are, and what shares them: kernels take no processors of the host's. */
+static ferry_status describe_costs(mixed_bench *b, ferry_error *error)
+{
+    bool by_kernels = b->rank.info.kernels;
+    if (b->rank.device.kind == FERRY_MEMORY_HOST) {
+        snprintf(b->costs.name, sizeof b->costs.name, "this machine");
+        return find_processors(b, error);
+    }
+    snprintf(b->costs.name, sizeof b->costs.name, "this machine's %s devices, by %s",
+             mixed_kind_name(b->rank.device.kind), by_kernels ? "kernels" : "the host");
+    return by_kernels ? FERRY_OK : find_processors(b, error);
+}
+
 /* All ranks measure; rank 0 alone fits, and predicts. */
 static ferry_status fit_costs(mixed_bench *b, ferry_error *error)
 {
-    snprintf(b->costs.name, sizeof b->costs.name, "this machine");
-    FY_TRY(find_processors(b, error));
+    FY_TRY(describe_costs(b, error));
     FY_TRY(time_fits(b, error));
     if (b->rank.rank != 0) {
         return FERRY_OK;
     }
-    FY_TRY(open_sketches(b, error));
     FY_TRY(mixed_fit(b->fit, b->n_fit, &b->sketches, &b->costs, error));
     b->report.costs = &b->costs;
     b->report.n_fitted = b->n_fit;
@@ -194,14 +204,14 @@ static ferry_status choose_lines(mixed_bench *b, ferry_error *error)
 /* ---- memory ---- */
 
 /* Buffers for the largest line. All ranks ask before one of them takes any. */
-static ferry_status check_room(mixed_bench *b, ferry_error *error)
+static ferry_status check_room(mixed_bench *b, uint64_t bytes, ferry_error *error)
 {
     ferry_machine machine = FERRY_MACHINE_INIT;
     bool alone = b->request->join && !b->request->started;
     uint64_t n = alone ? b->rank.info.local_size : b->rank.n_ranks;
     ferry_status status = ferry_machine_probe(0, &machine, error);
     FY_THEN(status, ferry_world_barrier(b->rank.world, error));
-    uint64_t needed = n * (b->in_bytes + b->out_bytes + b->place_bytes);
+    uint64_t needed = n * bytes;
     if (status == FERRY_OK && needed > machine.room_bytes) {
         char text[2][32];
         status = mixed_fail(error, FERRY_ERR_NO_MEMORY,
@@ -214,58 +224,76 @@ static ferry_status check_room(mixed_bench *b, ferry_error *error)
     return status;
 }
 
-static ferry_status map(uint64_t bytes, void **memory_out, ferry_error *error)
-{
-    void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
-                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
-    if (memory == MAP_FAILED) {
-        return mixed_fail(error, FERRY_ERR_NO_MEMORY, "no memory for a tensor of %llu bytes",
-                          (unsigned long long)bytes);
-    }
-    *memory_out = memory;
-    return FERRY_OK;
-}
-
 static ferry_status allocate(mixed_bench *b, ferry_error *error)
 {
+    uint64_t most_in = 0, most_out = 0;
     for (size_t i = 0; i < b->n_ops; i++) {
         mixed_line line = {.op = b->ops[i], .count = b->request->most};
         mixed_case c = mixed_case_of(b, &line, MIXED_INTEGERS); /* of bytes here, not of elements */
         uint64_t in = mixed_in_count(&c), out = mixed_out_count(&c);
-        b->in_bytes = in > b->in_bytes ? in : b->in_bytes;
-        b->out_bytes = out > b->out_bytes ? out : b->out_bytes;
+        most_in = in > most_in ? in : most_in;
+        most_out = out > most_out ? out : most_out;
     }
     uint32_t n = b->request->n_iterations;
-    b->place_bytes = b->in_bytes > b->out_bytes ? b->in_bytes : b->out_bytes;
+    uint64_t most = most_in > most_out ? most_in : most_out;
     b->most_samples = n > MIXED_MOST_SAMPLES ? n : MIXED_MOST_SAMPLES;
     b->samples = calloc(b->most_samples, sizeof *b->samples);
     FY_TRY(b->samples == NULL ? mixed_fail(error, FERRY_ERR_NO_MEMORY, "out of memory") : FERRY_OK);
-    FY_TRY(check_room(b, error));
-    FY_TRY(map(b->in_bytes, &b->in, error));
-    FY_TRY(map(b->out_bytes, &b->out, error));
-    return map(b->place_bytes, &b->place, error);
+    FY_TRY(check_room(b, most_in + most_out + most, error));
+    FY_TRY(mixed_memory_take(&b->rank, most_in, &b->in, error));
+    FY_TRY(mixed_memory_take(&b->rank, most_out, &b->out, error));
+    return mixed_memory_take(&b->rank, most, &b->place, error);
 }
 
-static void fill(mixed_bench *b, void *memory, uint64_t bytes)
+static ferry_status fill(mixed_bench *b, const mixed_memory *memory, ferry_error *error)
 {
     uint32_t element = mixed_element_bytes(b->rank.info.dtype);
-    mixed_line line = {.op = FERRY_MIXED_ALL_REDUCE, .count = bytes / element};
+    mixed_line line = {.op = FERRY_MIXED_ALL_REDUCE, .count = memory->bytes / element};
     mixed_case c = mixed_case_of(b, &line, MIXED_INTEGERS);
-    mixed_fill(&c, memory);
+    mixed_fill(&c, memory->host);
+    return mixed_memory_send(memory, 0, memory->bytes, error);
+}
+
+/* What only devices have: who they are, an order of their own, and lanes that say how many. */
+static ferry_status open_devices(mixed_bench *b, ferry_error *error)
+{
+    const ferry_device *device = &b->rank.device;
+    if (device->kind == FERRY_MEMORY_HOST) {
+        return FERRY_OK;
+    }
+    FY_TRY(mixed_devices_gather(&b->rank, &b->report.devices, error));
+    return b->report.order == MIXED_ORDER_HOST
+               ? FERRY_OK
+               : ferry_queue_create((ferry_memory_kind)device->kind, device->index, &b->queue,
+                                    error);
+}
+
+/*
+ * A kernel of one rank that waits for that of another may hold up the stream that the other one's
+ * call is on, where both are streams of one process: ranks that are threads do without.
+ */
+static uint32_t order_of(const mixed_request *r, bool is_thread)
+{
+    return r->order != 0 ? r->order : is_thread ? MIXED_ORDER_HOST : MIXED_ORDER_STREAM;
 }
 
 static ferry_status open_bench(mixed_bench *b, ferry_world *world, ferry_error *error)
 {
     ferry_status status = mixed_open(b->request, world, &b->rank, error);
-    b->report =
-        (mixed_report){.request = b->request, .rank = &b->rank, .machine = FERRY_MACHINE_INIT};
+    b->report = (mixed_report){.request = b->request,
+                               .rank = &b->rank,
+                               .order = order_of(b->request, world != NULL),
+                               .machine = FERRY_MACHINE_INIT};
     FY_THEN(status, choose_lines(b, error));
+    FY_THEN(status, open_devices(b, error));
     FY_THEN(status, allocate(b, error));
-    if (status == FERRY_OK) {
-        /* Zeros are sums of nothing. Without a check nothing is filled again: the inputs stay what
-         * they are here, and in place the sums of sums grow. */
-        fill(b, b->in, b->in_bytes);
-        fill(b, b->place, b->place_bytes);
+    /* Zeros are sums of nothing. Without a check nothing is filled again: the inputs stay what they
+     * are here, and in place the sums of sums grow. */
+    FY_THEN(status, fill(b, &b->in, error));
+    FY_THEN(status, fill(b, &b->place, error));
+    bool is_counted = b->request->predict || b->report.devices != NULL;
+    if (status == FERRY_OK && b->rank.rank == 0 && is_counted) {
+        status = open_sketches(b, error);
     }
     if (status == FERRY_OK && b->rank.rank == 0) {
         status = ferry_machine_probe(PROBE_SECONDS, &b->report.machine, error);
@@ -275,15 +303,10 @@ static ferry_status open_bench(mixed_bench *b, ferry_world *world, ferry_error *
 
 static void free_memory(mixed_bench *b)
 {
-    if (b->in != NULL) {
-        munmap(b->in, b->in_bytes);
-    }
-    if (b->out != NULL) {
-        munmap(b->out, b->out_bytes);
-    }
-    if (b->place != NULL) {
-        munmap(b->place, b->place_bytes);
-    }
+    mixed_memory_give(&b->in);
+    mixed_memory_give(&b->out);
+    mixed_memory_give(&b->place);
+    free(b->report.devices);
     free(b->samples);
     free(b->fit);
     free(b->report.off);
@@ -319,6 +342,7 @@ int bench_mixed(const mixed_request *r, ferry_world *world)
     }
     FY_THEN(status, judge(&b, &error));
     int exit_status = mixed_close(&b.rank, status, &error);
+    ferry_queue_destroy(b.queue);
     free_memory(&b);
     return exit_status;
 }

@@ -26,7 +26,7 @@ typedef struct mixed_request {
     uint32_t dtype;
     uint32_t grid, max_block, min_block, min_steps; /* 0: not said */
     bool deterministic;
-    uint32_t memory; /* ferry_memory_kind: of devices, the handle is one's */
+    uint32_t memory;          /* ferry_memory_kind: of devices, the handle is one's */
     const char *mixed_option; /* the last that goes with mixed collectives only; or NULL */
 
     /* Of ferry bench mixed: */
@@ -44,6 +44,7 @@ typedef struct mixed_request {
     uint32_t step_factor;   /* 0: not said */
     uint32_t n_warmup;      /* calls before those that are timed */
     uint32_t n_iterations;  /* that are timed; 0: as many as fit into the seconds */
+    uint32_t order;         /* mixed_order of calls on devices; 0: not said */
     double seconds;         /* of each line */
 
     /* Of ferry tune: */
@@ -53,6 +54,9 @@ typedef struct mixed_request {
 } mixed_request;
 
 #define MIXED_ALL UINT32_MAX
+
+/* What calls on devices keep: the order of a stream, which they are put on, or the host's. */
+enum mixed_order { MIXED_ORDER_STREAM = 1, MIXED_ORDER_HOST = 2 };
 
 /* ---- bench_mixed_options.c ---- */
 
@@ -84,7 +88,8 @@ enum {
     MIXED_OPT_ITERATIONS,
     MIXED_OPT_PREDICT,
     MIXED_OPT_COSTS,
-    MIXED_OPT_SAVE_COSTS
+    MIXED_OPT_SAVE_COSTS,
+    MIXED_OPT_ORDER
 };
 
 enum { MIXED_WARMUP = 4 }; /* where nothing is said */
@@ -114,6 +119,7 @@ typedef struct mixed_rank {
     ferry_world *world;
     ferry_mixed_comm *comm;
     ferry_mixed_comm_info info;
+    ferry_device device; /* that its tensors lie on; or the host */
     uint32_t rank;
     uint32_t n_ranks;
     cpu_set_t processors; /* that this process might use, before it was bound here */
@@ -149,11 +155,18 @@ typedef struct mixed_costs mixed_costs; /* bench_mixed_predict.h */
 /* What ranks did in one call: bytes of all ranks, waits of the rank that waited most. */
 typedef struct mixed_work {
     uint64_t written, read, between, waits;
+    uint64_t device_elements; /* of all ranks, that devices copied or summed */
 } mixed_work;
 
 /* Where the output lies: in memory of its own, or in that of the input. */
 typedef enum mixed_form { MIXED_OUT_OF_PLACE = 0, MIXED_IN_PLACE = 1 } mixed_form;
 enum { MIXED_N_FORMS = 2 };
+
+/* What a rank says of its device. */
+typedef struct mixed_device {
+    int32_t index;
+    char summary[256];
+} mixed_device;
 
 /* What was found of one form. */
 typedef struct mixed_figures {
@@ -171,6 +184,7 @@ typedef struct mixed_line {
     uint64_t bytes, count; /* of the local piece */
     mixed_figures forms[MIXED_N_FORMS];
     mixed_work work;  /* out of place */
+    uint32_t n_lanes; /* with something to do, of rank 0; 0: not known */
     double predicted; /* seconds out of place; 0: nothing was */
     bool is_fitted;   /* the costs were fitted to calls of this size */
 } mixed_line;
@@ -179,6 +193,8 @@ typedef struct mixed_report {
     const mixed_request *request;
     const mixed_rank *rank;
     ferry_machine machine;
+    mixed_device *devices;    /* of each rank; NULL: tensors lie on the host */
+    uint32_t order;           /* mixed_order of calls on them */
     uint32_t op;              /* of the last line */
     uint64_t n_rates;         /* that were printed, of both forms */
     double bus_sum;           /* of their rates on the bus */

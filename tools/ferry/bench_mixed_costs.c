@@ -241,6 +241,28 @@ void mixed_costs_print_json(const mixed_costs *costs)
     write_costs(costs, stdout);
 }
 
+/* What costs nothing is left out. */
+void mixed_costs_print(const mixed_costs *costs, const char *before)
+{
+    printf("%s%s", before, costs->name);
+    for (size_t i = 0; i < N_KEYS; i++) {
+        const double *value = (const double *)(const void *)((const char *)costs + keys[i].offset);
+        if (*value >= (keys[i].is_rate ? 1e-18 : 1e-12)) {
+            printf(", %s %.4g", keys[i].key, keys[i].is_rate ? 1e-9 / *value : *value * 1e6);
+        }
+    }
+    for (size_t i = 0; i < costs->n_knots; i++) {
+        char of_size[32] = "";
+        if (costs->n_knots > 1) {
+            snprintf(of_size, sizeof of_size, " at %.0f B", costs->tensors[i].bytes);
+        }
+        if (costs->tensors[i].each >= 1e-18) {
+            printf(", tensors_gbytes_per_s %.4g%s", 1e-9 / costs->tensors[i].each, of_size);
+        }
+    }
+    putchar('\n');
+}
+
 static ferry_status fill_costs(const void *context, FILE *file, ferry_error *error)
 {
     (void)error;

@@ -57,26 +57,43 @@ mixed_case mixed_case_of(const mixed_bench *b, const mixed_line *line, mixed_pat
                         .pattern = pattern};
 }
 
-static ferry_mixed_tensor tensor_of(void *base, uint64_t count, uint64_t columns, uint32_t element)
-{
-    ferry_mixed_tensor tensor = {ferry_buffer_of(base, count * element), count / columns, columns};
-    return tensor;
-}
+/* Where a tensor lies. */
+typedef struct place {
+    const mixed_memory *memory;
+    uint64_t offset, bytes;
+} place;
 
-/* Where input and output begin: in place the smaller one is this rank's chunk of the larger. */
 typedef struct places {
-    void *in, *out;
+    place in, out;
 } places;
 
+/* In place the smaller one is this rank's chunk of the larger. */
 static places places_of(const mixed_bench *b, const mixed_case *c, mixed_form form)
 {
-    uint64_t in = mixed_in_count(c), out = mixed_out_count(c), least = in < out ? in : out;
+    uint32_t element = mixed_element_bytes(c->dtype);
+    uint64_t in = mixed_in_count(c) * element, out = mixed_out_count(c) * element;
+    uint64_t chunk = mixed_dp_rank(c, c->rank) * (in < out ? in : out);
     if (form == MIXED_OUT_OF_PLACE) {
-        return (places){b->in, b->out};
+        return (places){{&b->in, 0, in}, {&b->out, 0, out}};
     }
-    char *chunk = (char *)b->place +
-                  mixed_dp_rank(c, c->rank) * least * (uint64_t)mixed_element_bytes(c->dtype);
-    return (places){in < out ? chunk : b->place, out < in ? chunk : b->place};
+    return (places){{&b->place, in < out ? chunk : 0, in}, {&b->place, out < in ? chunk : 0, out}};
+}
+
+static void *host_of(const place *at)
+{
+    return (char *)at->memory->host + at->offset;
+}
+
+static ferry_status send(const place *at, ferry_error *error)
+{
+    return mixed_memory_send(at->memory, at->offset, at->bytes, error);
+}
+
+static ferry_mixed_tensor tensor_of(const place *at, uint64_t row_bytes, uint64_t columns)
+{
+    ferry_mixed_tensor tensor = {mixed_memory_part(at->memory, at->offset, at->bytes),
+                                 at->bytes / row_bytes, columns};
+    return tensor;
 }
 
 static ferry_status call(mixed_bench *b, const mixed_line *line, mixed_form form,
@@ -85,29 +102,48 @@ static ferry_status call(mixed_bench *b, const mixed_line *line, mixed_form form
     mixed_case c = mixed_case_of(b, line, MIXED_INTEGERS);
     places at = places_of(b, &c, form);
     uint64_t columns = line->count % COLUMNS == 0 ? COLUMNS : 1;
-    uint32_t element = mixed_element_bytes(c.dtype);
-    ferry_mixed_tensor in = tensor_of(at.in, mixed_in_count(&c), columns, element);
-    ferry_mixed_tensor out = tensor_of(at.out, mixed_out_count(&c), columns, element);
-    return ferry_mixed_comm_run(b->rank.comm, line->op, &in, &out, line->mode, NULL, error);
+    uint64_t row_bytes = columns * mixed_element_bytes(c.dtype);
+    ferry_mixed_tensor in = tensor_of(&at.in, row_bytes, columns);
+    ferry_mixed_tensor out = tensor_of(&at.out, row_bytes, columns);
+    return ferry_mixed_comm_run(b->rank.comm, line->op, &in, &out, line->mode, b->queue, error);
+}
+
+/* Calls, and their end: on a queue they end later than they return. */
+static ferry_status call_often(mixed_bench *b, const mixed_line *line, mixed_form form, uint32_t n,
+                               ferry_error *error)
+{
+    for (uint32_t i = 0; i < n; i++) {
+        FY_TRY(call(b, line, form, error));
+    }
+    return b->queue == NULL || n == 0 ? FERRY_OK : ferry_queue_synchronize(b->queue, error);
 }
 
 /* ---- checking ---- */
 
-/* The output first: in place the input is in it, or it in the input. */
-static void begin_pass(mixed_bench *b, const mixed_line *line, mixed_form form,
-                       mixed_pattern pattern)
+/*
+ * The output first: in place the input is in it, or it in the input. A kernel that waits for that
+ * of another rank may hold up what this one copies to the same device: so all have copied first.
+ */
+static ferry_status begin_pass(mixed_bench *b, const mixed_line *line, mixed_form form,
+                               mixed_pattern pattern, ferry_error *error)
 {
     mixed_case c = mixed_case_of(b, line, pattern);
     places at = places_of(b, &c, form);
-    mixed_poison(&c, at.out);
-    mixed_fill(&c, at.in);
+    mixed_poison(&c, host_of(&at.out));
+    mixed_fill(&c, host_of(&at.in));
+    FY_TRY(send(&at.out, error));
+    FY_TRY(send(&at.in, error));
+    return b->report.devices == NULL ? FERRY_OK : ferry_world_barrier(b->rank.world, error);
 }
 
-static void end_pass(mixed_bench *b, const mixed_line *line, mixed_form form, mixed_pattern pattern,
-                     finding *found)
+/* What a device has comes over the poison: what never comes is wrong. */
+static ferry_status end_pass(mixed_bench *b, const mixed_line *line, mixed_form form,
+                             mixed_pattern pattern, finding *found, ferry_error *error)
 {
     mixed_case c = mixed_case_of(b, line, pattern);
-    const void *out = places_of(b, &c, form).out;
+    place at = places_of(b, &c, form).out;
+    const void *out = host_of(&at);
+    FY_TRY(mixed_memory_fetch(at.memory, at.offset, at.bytes, error));
     mixed_verdict v = mixed_check(&c, out);
     if (found->verdict.n_wrong == 0 && v.n_wrong > 0) {
         found->verdict = v;
@@ -118,15 +154,15 @@ static void end_pass(mixed_bench *b, const mixed_line *line, mixed_form form, mi
     if (pattern != MIXED_INTEGERS) {
         found->digest = mixed_digest(&c, out);
     }
+    return FERRY_OK;
 }
 
 static ferry_status check_pass(mixed_bench *b, const mixed_line *line, mixed_form form,
                                mixed_pattern pattern, finding *found, ferry_error *error)
 {
-    begin_pass(b, line, form, pattern);
-    FY_TRY(call(b, line, form, error));
-    end_pass(b, line, form, pattern, found);
-    return FERRY_OK;
+    FY_TRY(begin_pass(b, line, form, pattern, error));
+    FY_TRY(call_often(b, line, form, 1, error));
+    return end_pass(b, line, form, pattern, found, error);
 }
 
 /* "all-reduce in place, mode base-one, pieces of 8 KiB" */
@@ -181,15 +217,6 @@ static pace pace_of(const mixed_bench *b, double each)
     return own;
 }
 
-static ferry_status call_often(mixed_bench *b, const mixed_line *line, mixed_form form, uint32_t n,
-                               ferry_error *error)
-{
-    for (uint32_t i = 0; i < n; i++) {
-        FY_TRY(call(b, line, form, error));
-    }
-    return FERRY_OK;
-}
-
 /*
  * The calls that warm up, and then either as many as were asked for, each timed alone, or as many
  * as fit into the time: by what the last of those calls took on rank 0, which decides for all.
@@ -233,7 +260,7 @@ static ferry_status count_call(mixed_bench *b, const mixed_line *line,
                                ferry_mixed_counts *counts_out, ferry_error *error)
 {
     FY_TRY(ferry_mixed_comm_reset_counts(b->rank.comm, error));
-    FY_TRY(call(b, line, MIXED_OUT_OF_PLACE, error));
+    FY_TRY(call_often(b, line, MIXED_OUT_OF_PLACE, 1, error));
     return ferry_mixed_comm_get_counts(b->rank.comm, counts_out, error);
 }
 
@@ -248,6 +275,16 @@ static void predict_line(const mixed_bench *b, mixed_line *line)
     line->predicted = mixed_predict(&b->costs, &b->sketches, &call);
     for (size_t k = 0; k < b->costs.n_knots; k++) {
         line->is_fitted = line->is_fitted || b->costs.tensors[k].bytes == (double)line->bytes;
+    }
+}
+
+/* How many lanes have something to do: as the handle cuts this message, where a mode is one. */
+static void find_lanes(const mixed_bench *b, mixed_line *line)
+{
+    ferry_mixed_work work = FERRY_MIXED_WORK_INIT;
+    if (b->sketches.n > 0 && ferry_mixed_sketch_count(b->sketches.at[0], line->op, line->mode,
+                                                      line->count, &work, NULL) == FERRY_OK) {
+        line->n_lanes = work.n_lanes;
     }
 }
 
@@ -268,6 +305,7 @@ static void take_counts(mixed_line *line, const ferry_mixed_counts *counts)
     line->work.written += counts->inside_bytes_written;
     line->work.read += counts->inside_bytes_read;
     line->work.between += counts->between_bytes;
+    line->work.device_elements += counts->n_device_elements;
     line->work.waits = counts->n_waits > line->work.waits ? counts->n_waits : line->work.waits;
 }
 
@@ -337,8 +375,7 @@ static ferry_status check_form(mixed_bench *b, const mixed_line *line, mixed_for
     mixed_pattern pattern = line->op == FERRY_MIXED_ALL_GATHER ? MIXED_BITS : MIXED_RANDOM;
     FY_TRY(check_pass(b, line, form, pattern, found, error));
     FY_TRY(check_pass(b, line, form, MIXED_INTEGERS, found, error));
-    begin_pass(b, line, form, MIXED_INTEGERS); /* of the calls that are timed */
-    return FERRY_OK;
+    return begin_pass(b, line, form, MIXED_INTEGERS, error); /* of the calls that are timed */
 }
 
 static ferry_status run_form(mixed_bench *b, mixed_line *line, mixed_form form, ferry_error *error)
@@ -351,7 +388,7 @@ static ferry_status run_form(mixed_bench *b, mixed_line *line, mixed_form form, 
     FY_TRY(agree_on_pace(b, line, form, &p, error));
     FY_TRY(sample(b, line, form, &p, error));
     if (may_check_timed(b, form)) {
-        end_pass(b, line, form, MIXED_INTEGERS, &own.found);
+        FY_TRY(end_pass(b, line, form, MIXED_INTEGERS, &own.found, error));
     }
     if (counts) {
         FY_TRY(count_call(b, line, &own.counts, error));
@@ -375,6 +412,7 @@ ferry_status mixed_run_line(mixed_bench *b, mixed_line *line, ferry_error *error
     FY_THEN(status, run_form(b, line, MIXED_IN_PLACE, error));
     if (status == FERRY_OK && b->rank.rank == 0) {
         predict_line(b, line);
+        find_lanes(b, line);
         mixed_report_line(&b->report, line);
     }
     b->n_lines++;

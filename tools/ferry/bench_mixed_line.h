@@ -4,6 +4,7 @@
 
 #include "bench_mixed.h"
 #include "bench_mixed_check.h"
+#include "bench_mixed_device.h"
 #include "bench_mixed_predict.h"
 
 /* One line of `ferry bench mixed`: how it is timed and checked. */
@@ -15,15 +16,15 @@ typedef struct mixed_bench {
     mixed_rank rank;
     uint32_t ops[FERRY_MIXED_N_OPS], modes[FERRY_MIXED_N_MODES]; /* that are measured */
     size_t n_ops, n_modes;
-    void *in, *out;
-    void *place; /* of those in place: as long as the longer of the two */
-    uint64_t in_bytes, out_bytes, place_bytes;
+    mixed_memory in, out;
+    mixed_memory place; /* of those in place: as long as the longer of the two */
+    ferry_queue *queue; /* that calls are put on; NULL: they are made in host order */
     double *samples;
     size_t most_samples;
     uint32_t n_lines;
     mixed_report report;
     mixed_costs costs;       /* of predictions, on rank 0 */
-    mixed_sketches sketches; /* of all ranks, on rank 0 */
+    mixed_sketches sketches; /* of all ranks, on rank 0; none unless they are looked at */
     mixed_sample *fit;       /* what they were fitted to */
     size_t n_fit;
     uint64_t n_wrong;

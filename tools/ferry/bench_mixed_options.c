@@ -46,6 +46,9 @@ static int parse_name(const mixed_request *r, const char *option, parse_name_fn 
                : fail_usage(r->command, "%s: %s, or all", option, error.message);
 }
 
+static const option_word orders[] = {
+    {"stream", MIXED_ORDER_STREAM}, {"host", MIXED_ORDER_HOST}, {NULL, 0}};
+
 static int apply_bench_option(int option, mixed_request *r)
 {
     int status;
@@ -87,6 +90,9 @@ static int apply_bench_option(int option, mixed_request *r)
         r->mixed_option = "--save-costs";
         r->save_costs = optarg;
         return EXIT_DONE;
+    case MIXED_OPT_ORDER:
+        r->mixed_option = "--order";
+        return parse_word(r->command, "--order", orders, optarg, &r->order);
     case MIXED_OPT_STEP_FACTOR:
         r->mixed_option = "--step-factor";
         return parse_within(r->command, "--step-factor", optarg, 2, MOST_FACTOR, &r->step_factor);
@@ -208,6 +214,7 @@ static const char *needs_ranks(const mixed_request *r)
            : r->transport != NULL        ? "--transport"
            : r->n_iterations != 0        ? "--iterations"
            : r->n_warmup != MIXED_WARMUP ? "--warmup"
+           : r->order != 0               ? "--order"
            : r->join                     ? "--join"
                                          : NULL;
 }
@@ -275,6 +282,10 @@ int mixed_check_together(mixed_request *r)
     bool member = getenv("RANK") != NULL && getenv("WORLD_SIZE") != NULL;
     r->join = r->join || r->started || (member && r->costs == NULL);
     int status = check_costs(r);
+    if (status == EXIT_DONE && r->order != 0 && r->memory == FERRY_MEMORY_HOST) {
+        return fail_usage(r->command, "--order goes with --memory of devices: on the host there is "
+                                      "only one");
+    }
     status = status == EXIT_DONE ? check_sizes(r) : status;
     if (status != EXIT_DONE) {
         return status;

@@ -37,8 +37,9 @@ struct mixed_costs {
 ferry_status mixed_costs_load(const char *path, mixed_costs *costs_out, ferry_error *error);
 /* The file that load reads, whole or not at all. */
 ferry_status mixed_costs_save(const mixed_costs *costs, const char *path, ferry_error *error);
-/* As a JSON object on stdout. */
+/* As a JSON object on stdout, and for people: whose costs, and each by its name in that object. */
 void mixed_costs_print_json(const mixed_costs *costs);
+void mixed_costs_print(const mixed_costs *costs, const char *before);
 
 /* ---- bench_mixed_predict.c ---- */
 

@@ -188,8 +188,7 @@ ferry_mixed_comm_options mixed_options_of(const mixed_request *r)
 }
 
 /* Ranks of a node take its devices in turn. */
-static ferry_status choose_device(const mixed_rank *rank, ferry_mixed_comm_options *options,
-                                  ferry_error *error)
+static ferry_status choose_device(mixed_rank *rank, ferry_error *error)
 {
     const uint32_t kind = rank->request->memory;
     uint32_t n_devices = 0;
@@ -198,9 +197,20 @@ static ferry_status choose_device(const mixed_rank *rank, ferry_mixed_comm_optio
     }
     FY_TRY(ferry_memory_kind_at(kind, NULL, NULL, &n_devices, NULL, error));
     uint32_t local = ferry_world_local_rank(rank->world);
-    options->device.kind = kind;
-    options->device.index = n_devices == 0 ? 0 : (int32_t)(local % n_devices);
+    rank->device.kind = kind;
+    rank->device.index = n_devices == 0 ? 0 : (int32_t)(local % n_devices);
     return FERRY_OK;
+}
+
+/* Devices that cannot be had are no reason to measure nothing. */
+static void add_remedy(const mixed_rank *rank, ferry_status status, ferry_error *error)
+{
+    size_t used = strlen(error->message);
+    if (status == FERRY_ERR_UNSUPPORTED && rank->device.kind != FERRY_MEMORY_HOST) {
+        snprintf(error->message + used, sizeof error->message - used,
+                 "; ferry info lists the devices of a machine, and without --memory the tensors "
+                 "lie on the host");
+    }
 }
 
 ferry_status mixed_open(const mixed_request *r, ferry_world *world, mixed_rank *rank_out,
@@ -208,7 +218,7 @@ ferry_status mixed_open(const mixed_request *r, ferry_world *world, mixed_rank *
 {
     ferry_mixed_comm_options options = mixed_options_of(r);
     ferry_world_options joining = FERRY_WORLD_OPTIONS_INIT;
-    *rank_out = (mixed_rank){.request = r, .world = world};
+    *rank_out = (mixed_rank){.request = r, .world = world, .device = options.device};
     rank_out->info = (ferry_mixed_comm_info)FERRY_MIXED_COMM_INFO_INIT;
     joining.nodes = nodes_text(r, rank_out->nodes);
     if (world == NULL) {
@@ -221,9 +231,11 @@ ferry_status mixed_open(const mixed_request *r, ferry_world *world, mixed_rank *
         CPU_SET(0, &rank_out->processors);
     }
     bind_to_core(rank_out->world);
-    FY_TRY(choose_device(rank_out, &options, error));
+    FY_TRY(choose_device(rank_out, error));
+    options.device = rank_out->device;
     ferry_status status =
         ferry_mixed_comm_create(rank_out->world, &options, &rank_out->comm, error);
+    add_remedy(rank_out, status, error);
     /* What all have asked for alike is refused to all alike. */
     rank_out->is_common = status == FERRY_ERR_INVALID_INPUT || status == FERRY_ERR_UNSUPPORTED;
     return status == FERRY_OK ? ferry_mixed_comm_get_info(rank_out->comm, &rank_out->info, error)

@@ -3,6 +3,7 @@
  * What `ferry bench mixed` prints: for people the columns of nccl-tests, in which all but the
  * figures stands behind a '#'; for machines ferry.bench/1.
  */
+#include "bench_mixed_device.h"
 #include "bench_mixed_predict.h"
 
 #include "bench.h"
@@ -57,6 +58,9 @@ void mixed_report_begin(const mixed_report *report)
     if (!report->request->json) {
         printf("# ferry %s, bench mixed\n", ferry_version());
         mixed_print_handle(info, "# ");
+        if (report->devices != NULL) {
+            mixed_devices_print(report);
+        }
         print_request(report->request);
         return;
     }
@@ -64,9 +68,13 @@ void mixed_report_begin(const mixed_report *report)
     print_json_text(ferry_version());
     printf(",\"ranks\":%u,\"nodes\":%u,", info->world_size, info->inter_size);
     mixed_print_handle_json(info);
-    printf(",\"multicast\":%s,\"tuned\":%s", info->multicast ? "true" : "false",
+    printf(",\"memory\":\"%s\",\"multicast\":%s,\"tuned\":%s",
+           mixed_kind_name(report->request->memory), info->multicast ? "true" : "false",
            info->tuned ? "true" : "false");
     print_request_json(report->request);
+    if (report->devices != NULL) {
+        mixed_devices_print_json(report);
+    }
     printf(",\"machine\":");
     print_machine_json(&report->machine);
     printf(",\"results\":[");
@@ -74,33 +82,57 @@ void mixed_report_begin(const mixed_report *report)
 
 /* ---- lines ---- */
 
-/* Both forms stand below their names, in the middle of six columns. */
-static void print_head(const mixed_report *report, uint32_t op)
+static void print_names(const mixed_report *report)
 {
-    bool counts = report->request->counts;
-    printf("#\n# %s\n#%44s", ferry_mixed_op_name(op), "");
-    printf("%19sout-of-place%20s%21sin-place\n", "", "", "");
     printf("#%9s %10s  %-22s", "size", "count", "mode");
+    if (report->devices != NULL) {
+        printf(" %-7s %5s", "by", "lanes");
+    }
     for (int form = 0; form < MIXED_N_FORMS; form++) {
         printf(" %8s %8s %8s %7s %7s %7s", "time", "min", "max", "algbw", "busbw", "#wrong");
     }
-    if (counts) {
+    if (report->request->counts) {
         printf(" %12s %12s %12s %6s", "written", "read", "between", "waits");
+    }
+    if (report->request->counts && report->devices != NULL) {
+        printf(" %12s", "on devices");
     }
     if (report->costs != NULL) {
         printf(" %9s %9s", "predicted", "of time");
     }
-    printf("\n#%9s %10s  %-22s", "(B)", "(elements)", "");
+    putchar('\n');
+}
+
+static int driver_width(const mixed_report *report)
+{
+    return report->devices != NULL ? 14 : 0;
+}
+
+static void print_units(const mixed_report *report)
+{
+    printf("#%9s %10s  %-22s%*s", "(B)", "(elements)", "", driver_width(report), "");
     for (int form = 0; form < MIXED_N_FORMS; form++) {
         printf(" %8s %8s %8s %7s %7s %7s", "(us)", "(us)", "(us)", "(GB/s)", "(GB/s)", "");
     }
-    if (counts) {
+    if (report->request->counts) {
         printf(" %12s %12s %12s %6s", "(bytes)", "(bytes)", "(bytes)", "");
+    }
+    if (report->request->counts && report->devices != NULL) {
+        printf(" %12s", "(elements)");
     }
     if (report->costs != NULL) {
         printf(" %9s", "(us)");
     }
     putchar('\n');
+}
+
+/* Both forms stand below their names, in the middle of six columns. */
+static void print_head(const mixed_report *report, uint32_t op)
+{
+    printf("#\n# %s\n#%*s", ferry_mixed_op_name(op), 44 + driver_width(report), "");
+    printf("%19sout-of-place%20s%21sin-place\n", "", "", "");
+    print_names(report);
+    print_units(report);
 }
 
 static void print_us(double seconds)
@@ -122,6 +154,31 @@ static void print_figures(const mixed_report *report, const mixed_figures *f)
     printf(" %7.3f %7.3f %7s", f->rate / 1e9, f->bus_rate / 1e9, wrong);
 }
 
+/* Who makes the calls of a line, and how many lanes have something to do in one. */
+static const char *driver_of(const mixed_report *report)
+{
+    return report->rank->info.kernels ? "kernels" : "host";
+}
+
+static void print_driver(const mixed_report *report, const mixed_line *line)
+{
+    char lanes[16] = "N/A";
+    if (line->n_lanes > 0) {
+        snprintf(lanes, sizeof lanes, "%u", line->n_lanes);
+    }
+    printf(" %-7s %5s", driver_of(report), lanes);
+}
+
+static void print_driver_json(const mixed_report *report, const mixed_line *line)
+{
+    printf("\"by\":\"%s\",\"lanes\":", driver_of(report));
+    if (line->n_lanes > 0) {
+        printf("%u,", line->n_lanes);
+    } else {
+        printf("null,");
+    }
+}
+
 /* What the prediction is of what was measured; "=" where the costs knew calls of this size. */
 static void print_prediction(const mixed_line *line)
 {
@@ -139,6 +196,9 @@ static void print_line(const mixed_report *report, const mixed_line *line)
 {
     printf("%10llu %10llu  %-22s", (unsigned long long)line->bytes, (unsigned long long)line->count,
            ferry_mixed_mode_name(line->mode));
+    if (report->devices != NULL) {
+        print_driver(report, line);
+    }
     for (int form = 0; form < MIXED_N_FORMS; form++) {
         print_figures(report, &line->forms[form]);
     }
@@ -146,6 +206,9 @@ static void print_line(const mixed_report *report, const mixed_line *line)
         printf(" %12llu %12llu %12llu %6llu", (unsigned long long)line->work.written,
                (unsigned long long)line->work.read, (unsigned long long)line->work.between,
                (unsigned long long)line->work.waits);
+    }
+    if (report->request->counts && report->devices != NULL) {
+        printf(" %12llu", (unsigned long long)line->work.device_elements);
     }
     if (report->costs != NULL) {
         print_prediction(line);
@@ -173,12 +236,18 @@ static void print_line_json(const mixed_report *report, const mixed_line *line)
            report->n_rates > 0 ? "," : "", ferry_mixed_op_name(line->op),
            ferry_mixed_mode_name(line->mode), (unsigned long long)line->bytes,
            (unsigned long long)line->count);
+    if (report->devices != NULL) {
+        print_driver_json(report, line);
+    }
     print_figures_json(report, &line->forms[MIXED_OUT_OF_PLACE]);
     if (report->request->counts) {
         printf(",\"inside_bytes_written\":%llu,\"inside_bytes_read\":%llu,\"between_bytes\":%llu,"
                "\"waits\":%llu",
                (unsigned long long)line->work.written, (unsigned long long)line->work.read,
                (unsigned long long)line->work.between, (unsigned long long)line->work.waits);
+    }
+    if (report->request->counts && report->devices != NULL) {
+        printf(",\"device_elements\":%llu", (unsigned long long)line->work.device_elements);
     }
     if (report->costs != NULL && line->predicted > 0) {
         printf(",\"predicted_us\":%.4f,\"fitted\":%s", line->predicted * 1e6,
@@ -231,6 +300,7 @@ static int compare_numbers(const void *a, const void *b)
 
 static void print_off(const mixed_report *report)
 {
+    mixed_costs_print(report->costs, "# Costs             : ");
     if (report->n_off == 0) {
         printf("# Predictions       : of no size that costs were not fitted to: take four sizes or "
                "more\n");

@@ -4,6 +4,7 @@
 #include "bench_mixed_predict.h"
 
 #include "bench_mixed_check.h"
+#include "bench_mixed_device.h"
 #include "commands.h"
 #include "json_text.h"
 #include "plan.h"
@@ -29,6 +30,22 @@ static uint32_t tp_of(uint32_t size, uint32_t tp, uint32_t dp)
     return tp > 0 ? tp : dp > 0 ? size / dp : size;
 }
 
+/* Whether kernels make the calls: no cores bound their lanes, and rings are ferry's own there. */
+static bool is_by_kernels(const mixed_request *r)
+{
+    return r->memory == FERRY_MEMORY_CUDA;
+}
+
+static uint32_t grid_of(const table *t)
+{
+    enum { KERNEL_LANES = 160 }; /* unless devices run fewer blocks at once, or ranks share one */
+    uint32_t share = t->costs.processors / t->options.local_size;
+    return t->request->grid != 0       ? t->request->grid
+           : is_by_kernels(t->request) ? KERNEL_LANES
+           : share > 1                 ? share
+                                       : 1;
+}
+
 /* As a handle would choose them: a fair share of the processors that the ranks of a node have. */
 static void fill_in_options(table *t)
 {
@@ -40,17 +57,21 @@ static void fill_in_options(table *t)
     o->local_size = r->n_ranks / o->inter_size;
     o->local_tp_size = tp_of(o->local_size, r->local_tp, r->local_dp);
     o->inter_tp_size = tp_of(o->inter_size, r->inter_tp, r->inter_dp);
-    uint32_t share = t->costs.processors / o->local_size;
-    o->grid_size = r->grid != 0 ? r->grid : share > 1 ? share : 1;
+    o->grid_size = grid_of(t);
 }
 
-/* A library's collectives on devices are its own, and not the rings of a host. */
+/* A library's collectives on devices are its own, and not the rings of a host or of a kernel. */
+static bool lacks_base(const table *t)
+{
+    return t->costs.overlaps && !is_by_kernels(t->request);
+}
+
 static void leave_out_base(table *t)
 {
     size_t n = 0;
     for (size_t i = 0; i < t->n_modes; i++) {
         bool is_base = t->modes[i] == FERRY_MIXED_BASE_ONE || t->modes[i] == FERRY_MIXED_BASE_TP_DP;
-        if (!is_base || !t->costs.overlaps) {
+        if (!is_base || !lacks_base(t)) {
             t->modes[n++] = t->modes[i];
         }
     }
@@ -86,10 +107,11 @@ static void begin_table(const table *t)
         print_json_text(ferry_version());
         printf(",\"ranks\":%u,\"nodes\":%u,\"topology\":{\"local_tp\":%u,\"local_dp\":%u,"
                "\"inter_tp\":%u,\"inter_dp\":%u},\"dtype\":\"%s\",\"deterministic\":%s,"
-               "\"grid_size\":%u,\"multicast\":true,\"costs\":",
+               "\"grid_size\":%u,\"multicast\":true,\"memory\":\"%s\",\"costs\":",
                o->world_size, o->inter_size, o->local_tp_size, o->local_size / o->local_tp_size,
                o->inter_tp_size, o->inter_size / o->inter_tp_size, dtype,
-               o->deterministic ? "true" : "false", o->grid_size);
+               o->deterministic ? "true" : "false", o->grid_size,
+               mixed_kind_name(t->request->memory));
         mixed_costs_print_json(&t->costs);
         printf(",\"results\":[");
         return;
@@ -98,8 +120,12 @@ static void begin_table(const table *t)
     printf("# %u rank%s on %u node%s, tp %g x dp %g, %s%s, %u lane%s\n", o->world_size,
            plural(o->world_size), o->inter_size, plural(o->inter_size), t->tp, t->dp, dtype,
            o->deterministic ? ", deterministic" : "", o->grid_size, plural(o->grid_size));
-    printf("# by the costs of %s%s\n", t->costs.name,
-           t->costs.overlaps ? "; base modes, a library's own there, are left out" : "");
+    mixed_costs_print(&t->costs, "# by the costs of ");
+    if (lacks_base(t)) {
+        printf("# base modes, a library's own there, are left out\n");
+    } else if (is_by_kernels(t->request)) {
+        printf("# in memory of devices, by kernels\n");
+    }
 }
 
 static void print_prediction(table *t, const mixed_sample *call, double seconds, bool is_fastest)

@@ -58,6 +58,13 @@ static const char more_help[] =
     "  all ranks together, waits those of the rank that waits most, both of a call\n"
     "  out-of-place.\n"
     "\n"
+    "  With --memory of devices, \"by\" says whether kernels or the host make the calls of a\n"
+    "  line, and \"lanes\" how many blocks of a kernel, or threads, have a part of the message:\n"
+    "  at most the lanes of the head. Times are the host's, from before a call until its end is\n"
+    "  known there. Results are checked as they are in the devices' memory. --counts also has\n"
+    "  how many elements devices have copied or summed. With --costs the calls are those of\n"
+    "  kernels, of 160 blocks if nothing else is said.\n"
+    "\n"
     "Exit status:\n"
     "  0 done, 1 the work failed or an element was wrong (a sentence on stderr), 2 wrong\n"
     "  usage\n"
@@ -70,6 +77,7 @@ static const char more_help[] =
     "  ferry bench pack --threads 2 --sizes 512:64K\n"
     "  ferry bench pack --memory cuda --json\n"
     "  ferry bench mixed --local-tp 2 --local-dp 2 --check\n"
+    "  ferry bench mixed --memory cuda --local-tp 2 --check\n"
     "  ferry bench mixed --ranks 4 -b 8K -e 1M -f 4 -w 5 -n 20 -c\n"
     "  ferry bench mixed --nodes 2 --ranks 4 --op all-reduce --sizes 64K:1M --counts --json\n";
 
@@ -157,9 +165,18 @@ static const option_row rows[] = {
            "with --predict: write the costs that were fitted to FILE"),
     OPTION("deterministic", NULL, MIXED_OPT_DETERMINISTIC,
            "one tree of sums, whatever mode and size"),
+    OPTION_WORDS("host cuda far", "memory", "KIND", OPT_MEMORY,
+                 "where tensors lie: host (default), cuda or far. Ranks of a node take the devices "
+                 "in turn, and a kernel makes each call where CUDA devices reach each other's "
+                 "memory, else the host; the table says which"),
+    OPTION_WORDS("stream host", "order", "ORDER", MIXED_OPT_ORDER,
+                 "on devices: stream puts calls on a stream of the rank's device and times them "
+                 "until it is done; host makes calls that return when they are over, as ferry tune "
+                 "does. Default stream, and host where ranks are threads: streams of one process "
+                 "may hold up each other"),
     OPTION("grid", "N", MIXED_OPT_GRID,
-           "lanes of each rank: threads that share a message; default a fair share of the "
-           "cores"),
+           "lanes of each rank: threads, or blocks of a kernel, that share a message; default a "
+           "fair share of the cores, or of what the device runs at once"),
     OPTION(
         "max-block", "N", MIXED_OPT_MAX_BLOCK,
         "the longest block of a message that is sent at once, in units of 256 bytes; default what "
@@ -220,7 +237,7 @@ static const struct benchmark {
      bench_transport},
     {"copy", "the rate of copying in memory", false, false, false, true, false, bench_copy},
     {"pack", "copies between shapes and types", false, true, true, true, false, bench_pack},
-    {"mixed", "sums and concatenations over ranks and nodes", true, true, false, false, true, NULL},
+    {"mixed", "sums and concatenations over ranks and nodes", true, true, false, true, true, NULL},
 };
 enum { N_BENCHMARKS = sizeof benchmarks / sizeof benchmarks[0] };
 
@@ -358,6 +375,9 @@ static int check_together(const bench_request *r, const struct benchmark *benchm
         return fail_usage("bench", "--memory and --bytes cannot be combined with %s",
                           benchmark->name);
     }
+    if (benchmark->is_mixed && r->bytes != 0) {
+        return fail_usage("bench", "--bytes cannot be combined with %s", benchmark->name);
+    }
     if (r->memory != FERRY_MEMORY_HOST && r->n_threads != 0) {
         return fail_usage("bench", "--threads copy in the host's memory: they cannot be combined "
                                    "with --memory of devices");
@@ -416,6 +436,7 @@ static int run_mixed(const bench_request *r, int argc, char **argv)
     m.n_ranks = r->n_ranks;
     m.transport = r->transport;
     m.seconds = r->seconds;
+    m.memory = r->memory;
     if (r->least != 0 && (m.least != 0 || m.most != 0)) {
         return fail_usage("bench", "--sizes does not go with --min-bytes and --max-bytes");
     }
