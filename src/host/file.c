@@ -191,8 +191,8 @@ static FILE *create_beside(const char *path, char *temporary, size_t n_bytes, fe
     return stream;
 }
 
-ferry_status fy_file_replace(const char *path, fy_file_fill_fn fill, void *context,
-                             ferry_error *error)
+static ferry_status replace_regular(const char *path, fy_file_fill_fn fill, void *context,
+                                    ferry_error *error)
 {
     size_t bytes = strlen(path) + 32;
     char *temporary = fy_alloc(bytes, 1);
@@ -216,6 +216,50 @@ ferry_status fy_file_replace(const char *path, fy_file_fill_fn fill, void *conte
     }
 out:
     fy_free(temporary);
+    return status;
+}
+
+/* What cannot be replaced: a device or a pipe, or a link whose file is still to come. */
+static ferry_status write_in_place(const char *path, fy_file_fill_fn fill, void *context,
+                                   ferry_error *error)
+{
+    int descriptor = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
+    FILE *stream = descriptor < 0 ? NULL : fdopen(descriptor, "wb");
+    if (stream == NULL) {
+        ferry_status status = fail_errno(path, "cannot be opened", error);
+        if (descriptor >= 0) {
+            close(descriptor);
+        }
+        return status;
+    }
+    ferry_status status = fill(context, stream, error);
+    if (fclose(stream) != 0 && status == FERRY_OK) {
+        status = fail_errno(path, "cannot be written", error);
+    }
+    return status;
+}
+
+static bool is_link(const char *path)
+{
+    struct stat about;
+    return lstat(path, &about) == 0 && S_ISLNK(about.st_mode);
+}
+
+ferry_status fy_file_replace(const char *path, fy_file_fill_fn fill, void *context,
+                             ferry_error *error)
+{
+    struct stat about;
+    bool exists = stat(path, &about) == 0;
+    if (exists ? !S_ISREG(about.st_mode) : is_link(path)) {
+        return write_in_place(path, fill, context, error);
+    }
+    if (!is_link(path)) {
+        return replace_regular(path, fill, context, error);
+    }
+    char *target = realpath(path, NULL);
+    ferry_status status = target == NULL ? fail_errno(path, "cannot be followed", error)
+                                         : replace_regular(target, fill, context, error);
+    free(target); /* which is realpath's, not of fy_alloc */
     return status;
 }
 

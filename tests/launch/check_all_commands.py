@@ -8,6 +8,7 @@ Prints the name of every failing case with its reason and exits 1.
 """
 
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -70,6 +71,75 @@ def case_trace_beside_a_link():
         assert victim.read_text() == "untouched", spec
         trace = Path(folder) / "trace"
         assert not trace.is_symlink() and json.loads(trace.read_text()), trace
+
+
+MIXED = ["tune", "--transport", "inproc", "--local-tp", "2", "--max-bytes", "8K"]
+OUTPUTS = [["plan", "SPEC", "--save"], ["plan", "SPEC", "--trace"], ["plan", "SPEC", "--html"],
+           ["draw", "SPEC", "--out"], [*MIXED, "--out"]]
+
+
+def written(words, folder, path, **about):
+    """What the command says on stderr when its last option names the path."""
+    spec = spec_in(folder)
+    status, out, error = ask(*[spec if word == "SPEC" else word for word in words], path, **about)
+    assert status == 0, (words, status, out, error)
+    return error
+
+
+def case_outputs_to_a_fifo():
+    """It is written to, and stays a FIFO: also behind a link."""
+    for words in OUTPUTS:
+        with tempfile.TemporaryDirectory() as folder:
+            fifo, link = Path(folder) / "fifo", Path(folder) / "link"
+            os.mkfifo(fifo)
+            link.symlink_to("fifo")
+            for path in (fifo, link):
+                with subprocess.Popen(["cat", fifo], stdout=subprocess.PIPE) as reader:
+                    try:
+                        written(words, folder, path)
+                        text = reader.communicate(timeout=60)[0]
+                    finally:
+                        reader.kill()  # it would wait for ever for who writes to another file
+                assert len(text) > 100 and fifo.is_fifo() and link.is_symlink(), (words, text)
+            assert sorted(os.listdir(folder)) == ["fifo", "link", "spec.json"], os.listdir(folder)
+
+
+def case_outputs_behind_links():
+    """The link stays, and its file gets what a plain one gets, old or new."""
+    for words in OUTPUTS[:4]:
+        with tempfile.TemporaryDirectory() as folder:
+            plain, link, inner = (Path(folder) / name for name in ("plain", "link", "in/file"))
+            written(words, folder, plain)
+            inner.parent.mkdir()
+            link.symlink_to("in/file")
+            for what in ("new", "old"):
+                written(words, folder, link)
+                assert inner.read_bytes() == plain.read_bytes() and link.is_symlink(), (words, what)
+            number = inner.stat().st_ino
+            inner.write_text("x" * 100000)
+            written(words, folder, link)
+            assert inner.read_bytes() == plain.read_bytes() and link.is_symlink(), words
+            assert inner.stat().st_ino != number, "written over, and not replaced"
+            assert os.listdir(inner.parent) == ["file"], os.listdir(inner.parent)
+
+
+def case_outputs_that_cannot_be():
+    """They are refused before any work, by the name of the option."""
+    with tempfile.TemporaryDirectory() as folder:
+        tensors = Path(folder) / "w.safetensors"
+        header = b'{"w":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}'
+        tensors.write_bytes(len(header).to_bytes(8, "little") + header + bytes(8))
+        result = Path(folder) / "result"
+        for words in [*OUTPUTS, ["run", "SPEC", "--trace"], ["run", "SPEC", "--html"],
+                      ["simulate", "SPEC", "--html"],
+                      ["reshard", tensors, "--to", "hf", "--out", result, "--html"]]:
+            for path in ("/nosuch/x", folder):
+                said = [spec_in(folder) if word == "SPEC" else word for word in words]
+                status, out, error = ask(*said, path)
+                wanted = '%s: no file can be made at "%s"' % (words[-1], path)
+                assert (status, out) == (2, ""), (words, path, status, out)
+                assert wanted in error and error.count("\n") == 1, (words, error)
+        assert not result.exists()
 
 
 def case_short_options():

@@ -262,6 +262,63 @@ static void test_replace_follows_no_link(void **state)
     unlink(path_of("precious"));
 }
 
+/* A pipe is written to, a link is followed, also to a file that is to come; all stay as they are.
+ */
+static void *read_fifo(void *context)
+{
+    char *bytes = context;
+    int descriptor = open(path_of_thread, O_RDONLY | O_CLOEXEC);
+    ssize_t n = descriptor < 0 ? -1 : read(descriptor, bytes, 7);
+    close(descriptor);
+    return n == 3 ? NULL : "failed";
+}
+
+static void test_replace_what_is_no_file(void **state)
+{
+    (void)state;
+    ferry_error error;
+    pthread_t reader;
+    struct stat about;
+    char bytes[8] = "";
+    void *result;
+    assert_int_equal(mkfifo(path_of("fifo"), 0600), 0);
+    snprintf(path_of_thread, sizeof path_of_thread, "%s", path_of("fifo"));
+    assert_int_equal(pthread_create(&reader, NULL, read_fifo, bytes), 0);
+    must(fy_file_replace(path_of("fifo"), fill, "new", &error), &error);
+    assert_int_equal(pthread_join(reader, &result), 0);
+    assert_null(result);
+    assert_string_equal(bytes, "new");
+    assert_int_equal(lstat(path_of("fifo"), &about), 0);
+    assert_true(S_ISFIFO(about.st_mode));
+    assert_int_equal(fy_file_replace("/dev/full", fill, "new", &error), FERRY_ERR_IO);
+    check_says("full", "/dev/full: cannot be written", &error);
+    assert_int_equal(count_entries(), 1);
+}
+
+static void test_replace_behind_a_link(void **state)
+{
+    (void)state;
+    static const char *const texts[] = {"one", "two"}; /* a file that is to come, and one there */
+    ferry_error error;
+    struct stat about;
+    char part[4] = "";
+    assert_int_equal(symlink("file", path_of("fifo")), 0);
+    for (size_t i = 0; i < COUNT_OF(texts); i++) {
+        must(fy_file_replace(path_of("fifo"), fill, (void *)texts[i], &error), &error);
+        assert_int_equal(lstat(path_of("fifo"), &about), 0);
+        assert_true(S_ISLNK(about.st_mode));
+        assert_int_equal(lstat(path_of("file"), &about), 0);
+        assert_true(S_ISREG(about.st_mode));
+        must(fy_file_read_at(path_of("file"), 0, 3, part, &error), &error);
+        assert_string_equal(part, texts[i]);
+    }
+    assert_int_equal(fy_file_replace(path_of("fifo"), fill_and_fail, "new", &error),
+                     FERRY_ERR_LIMIT);
+    must(fy_file_read_at(path_of("file"), 0, 3, part, &error), &error);
+    assert_string_equal(part, "two");
+    assert_int_equal(count_entries(), 2);
+}
+
 /* Several threads that write one file: one of their texts is there whole, and nothing else. */
 static void *replace_often(void *context)
 {
@@ -320,6 +377,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_keeps_no_descriptor, make_folder, remove_folder),
         cmocka_unit_test_setup_teardown(test_replace, make_folder, remove_folder),
         cmocka_unit_test_setup_teardown(test_replace_follows_no_link, make_folder, remove_folder),
+        cmocka_unit_test_setup_teardown(test_replace_what_is_no_file, make_folder, remove_folder),
+        cmocka_unit_test_setup_teardown(test_replace_behind_a_link, make_folder, remove_folder),
         cmocka_unit_test_setup_teardown(test_replace_by_threads, make_folder, remove_folder),
         cmocka_unit_test_setup_teardown(test_replace_where_nothing_can_be, make_folder,
                                         remove_folder),

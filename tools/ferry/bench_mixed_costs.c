@@ -3,6 +3,7 @@
 #include "bench_mixed_predict.h"
 
 #include "json_text.h"
+#include "output.h"
 #include "plan.h"
 #include "steps.h"
 

@@ -5,6 +5,7 @@
 #include "arguments.h"
 #include "bench_mixed_check.h"
 #include "commands.h"
+#include "output.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -219,19 +220,6 @@ static const char *needs_ranks(const mixed_request *r)
                                          : NULL;
 }
 
-static bool is_writable_place(const char *path)
-{
-    char folder[4096];
-    const char *slash = strrchr(path, '/');
-    size_t length = slash == NULL ? 0 : (size_t)(slash - path);
-    if (*path == '\0' || length >= sizeof folder) {
-        return false;
-    }
-    memcpy(folder, path, length);
-    folder[length] = '\0';
-    return access(slash == NULL ? "." : length == 0 ? "/" : folder, W_OK | X_OK) == 0;
-}
-
 /* Costs of a file say what calls take: there is nothing to measure, nor anybody to join. */
 static int check_costs(const mixed_request *r)
 {
@@ -256,10 +244,8 @@ static int check_costs(const mixed_request *r)
     if (r->costs != NULL && *r->costs == '\0') {
         return fail_usage(r->command, "--costs takes the name of a file");
     }
-    if (r->save_costs != NULL && !is_writable_place(r->save_costs)) {
-        return fail_usage(r->command, "--save-costs: no file can be made at \"%s\"", r->save_costs);
-    }
-    return EXIT_DONE;
+    return may_write_outputs(r->join) ? check_output(r->command, "--save-costs", r->save_costs)
+                                      : EXIT_DONE;
 }
 
 /* A line for each byte between two sizes would be no answer, and half of them the same. */

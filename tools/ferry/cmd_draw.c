@@ -2,6 +2,7 @@
 #include "commands.h"
 #include "draw.h"
 #include "options.h"
+#include "output.h"
 #include "plan.h"
 #include "steps.h"
 
@@ -186,6 +187,10 @@ static int run(int argc, char **argv)
     if (plan_is_saved(r.path)) {
         return fail_usage("draw", "%s is a saved plan: give the spec that it was made from",
                           r.path);
+    }
+    status = check_output("draw", "--out", r.out);
+    if (status != EXIT_DONE) {
+        return status;
     }
     ferry_status done = ferry_spec_load(r.path, &spec, &error);
     if (done == FERRY_OK) {

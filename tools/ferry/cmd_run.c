@@ -176,8 +176,7 @@ static int run(int argc, char **argv)
     if (r.has_planning_option && plan_is_saved(r.path)) {
         return fail_usage("run", "a saved plan has its own --replica and tensors");
     }
-    if (r.join || (getenv("RANK") != NULL && getenv("WORLD_SIZE") != NULL)) {
-        r.join = true;
+    if (r.join) {
         return run_rank(&r, NULL, NULL);
     }
     ferry_error error;

@@ -1,6 +1,7 @@
 /* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
 #include "arguments.h"
 #include "commands.h"
+#include "output.h"
 #include "simulate.h"
 #include "steps.h"
 #include "terminal.h"
@@ -233,7 +234,7 @@ int simulate_parse_arguments(int argc, char **argv, simulate_request *request_ou
                           optind == argc ? "a spec is missing" : "there is more than one spec");
     }
     request_out->path = argv[optind];
-    return EXIT_DONE;
+    return check_output("simulate", "--html", request_out->html);
 }
 
 static int run(int argc, char **argv)

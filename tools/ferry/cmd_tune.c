@@ -2,6 +2,7 @@
 #include "arguments.h"
 #include "commands.h"
 #include "options.h"
+#include "output.h"
 #include "tune.h"
 
 #include <stdio.h>
@@ -150,6 +151,9 @@ static int run(int argc, char **argv)
         return show(&r);
     }
     status = mixed_check_together(&r);
+    if (status == EXIT_DONE && may_write_outputs(r.join)) {
+        status = check_output("tune", "--out", r.out);
+    }
     return status == EXIT_DONE ? mixed_start(&r, argc, argv, tune_rank) : status;
 }
 

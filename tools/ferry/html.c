@@ -2,6 +2,7 @@
 #include "html.h"
 
 #include "json_text.h"
+#include "output.h"
 #include "plan.h"
 #include "steps.h"
 

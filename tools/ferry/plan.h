@@ -58,11 +58,6 @@ int plan_print_schedule(const plan_request *request, const ferry_plan *plan,
 /* Replaces the file at path by a trace of the schedule, or leaves it as it was. */
 int plan_write_trace(const ferry_schedule *schedule, const char *path);
 
-/* Replaces the file at path by what fill writes to it, or leaves it as it was. */
-typedef ferry_status (*fill_file_fn)(const void *context, FILE *file, ferry_error *error);
-ferry_status replace_file(const char *path, fill_file_fn fill, const void *context,
-                          ferry_error *error);
-
 /* A ferry_write_fn whose context is a FILE. */
 int write_stream(void *context, const char *bytes, size_t n_bytes);
 

@@ -4,6 +4,7 @@
 
 #include "arguments.h"
 #include "commands.h"
+#include "output.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -300,6 +301,13 @@ static int check_together(plan_request *r)
     return EXIT_DONE;
 }
 
+static int check_outputs(const plan_request *r)
+{
+    int status = check_output("plan", "--save", r->save);
+    status = status == EXIT_DONE ? check_output("plan", "--trace", r->trace) : status;
+    return status == EXIT_DONE ? check_output("plan", "--html", r->html) : status;
+}
+
 static int parse(int argc, char **argv, plan_request *r)
 {
     int status = parse_options(&command_plan, argc, argv, apply_option, r);
@@ -314,7 +322,8 @@ static int parse(int argc, char **argv, plan_request *r)
                                             : "there is more than one spec");
     }
     r->path = argv[optind];
-    return check_together(r);
+    status = check_together(r);
+    return status == EXIT_DONE ? check_outputs(r) : status;
 }
 
 int plan_parse_arguments(int argc, char **argv, plan_request *request_out)

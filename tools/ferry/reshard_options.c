@@ -4,6 +4,7 @@
 
 #include "arguments.h"
 #include "commands.h"
+#include "output.h"
 
 #include <string.h>
 
@@ -173,7 +174,7 @@ static int check_together(const reshard_request *r)
     if (r->options.part_bytes != 0 && strcmp(r->to, "hf") != 0) {
         return fail_usage("reshard", "--part-bytes needs --to hf");
     }
-    return EXIT_DONE;
+    return check_output("reshard", "--html", r->html);
 }
 
 static int parse(int argc, char **argv, reshard_request *r)

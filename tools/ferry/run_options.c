@@ -4,6 +4,7 @@
 
 #include "arguments.h"
 #include "commands.h"
+#include "output.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -194,6 +195,12 @@ static int apply_option(int option, void *request)
     }
 }
 
+static int check_outputs(const run_request *r)
+{
+    int status = check_output("run", "--trace", r->trace);
+    return status == EXIT_DONE ? check_output("run", "--html", r->html) : status;
+}
+
 int run_parse_arguments(int argc, char **argv, run_request *request_out)
 {
     run_request r = {.iterations = 5,
@@ -208,6 +215,7 @@ int run_parse_arguments(int argc, char **argv, run_request *request_out)
                           optind == argc ? "a spec is missing" : "there is more than one spec");
     }
     r.path = argv[optind];
+    r.join = r.join || (getenv("RANK") != NULL && getenv("WORLD_SIZE") != NULL);
     *request_out = r;
-    return EXIT_DONE;
+    return may_write_outputs(r.join) ? check_outputs(&r) : EXIT_DONE;
 }

@@ -6,6 +6,7 @@
  */
 #include "run.h"
 
+#include "output.h"
 #include "plan.h"
 #include "steps.h"
 

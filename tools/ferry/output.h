@@ -1,0 +1,28 @@
+/* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
+/* Files that options name, for what a command finds out. */
+#ifndef FERRY_CLI_OUTPUT_H
+#define FERRY_CLI_OUTPUT_H
+
+#include <ferry/status.h>
+
+#include <stdbool.h>
+#include <stdio.h>
+
+/*
+ * Replaces the file at path, or behind a link there, by what fill writes to it, or leaves it as it
+ * was. A device or a pipe is written to.
+ */
+typedef ferry_status (*fill_file_fn)(const void *context, FILE *file, ferry_error *error);
+ferry_status replace_file(const char *path, fill_file_fn fill, const void *context,
+                          ferry_error *error);
+
+/*
+ * Refuses, before any work, a path where no file can be made: as wrong usage of the option. path
+ * may be NULL, for an option that was not given.
+ */
+int check_output(const char *name, const char *option, const char *path);
+
+/* Whether this process may be the one that writes them: other ranks may be on other machines. */
+bool may_write_outputs(bool joins);
+
+#endif
