@@ -97,6 +97,18 @@ bool fy_subset_has(const fy_subset *subset, const char *name)
     return has_one || !subset->wants_one;
 }
 
+bool fy_subset_leaves_out(const fy_subset *subset, const char *name)
+{
+    size_t length = strlen(name);
+    bool leaves_out = false;
+    for (size_t i = 0; i < subset->n_patterns && !leaves_out; i++) {
+        const fy_subset_pattern *pattern = &subset->patterns[i];
+        leaves_out =
+            pattern->leaves_out && fy_glob_match(pattern->text, pattern->length, name, length);
+    }
+    return leaves_out;
+}
+
 bool fy_subset_asks_for(const fy_subset *subset, const char *name, const char *other)
 {
     size_t length = strlen(name), other_length = strlen(other);

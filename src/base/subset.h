@@ -38,6 +38,9 @@ void fy_subset_cleanup(fy_subset *subset);
 
 bool fy_subset_has(const fy_subset *subset, const char *name);
 
+/* Whether a pattern behind a '!' fits a name. */
+bool fy_subset_leaves_out(const fy_subset *subset, const char *name);
+
 /* Whether a pattern asks for a name, and not for the other one as well. */
 bool fy_subset_asks_for(const fy_subset *subset, const char *name, const char *other);
 

@@ -232,6 +232,12 @@ static ferry_status add_scales(making *m, uint32_t weight, const char *suffix, u
                        "already",
                        w->name, name);
     }
+    if (fy_subset_leaves_out(&m->wanted, name)) {
+        return fy_fail(error, FERRY_ERR_INVALID_INPUT,
+                       "\"%s\" cannot be quantized without \"%s\", which --exclude leaves out: its "
+                       "codes need the scales; leave out both, or none",
+                       w->name, name);
+    }
     FY_TRY(ferry_dtype_of(kind, &dtype, error));
     fy_change_scales_shape(&m->quantize.format, w->shape, w->n_dims, shape);
     *number_out = m->spec->n_tensors;

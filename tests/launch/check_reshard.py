@@ -280,6 +280,32 @@ def case_dry_run():
     assert sizes == files_of(new), (sizes, files_of(new))
 
 
+def case_dry_run_with_a_limit():
+    """Nothing takes less time than the limit gives it: for what is read, and for what is written."""
+    src = source()
+    words = ("reshard", src, "--to", "hf", "--out", FOLDER / "new", "--dry-run", "--json")
+    for limit in (1, 7):
+        about = json.loads(good(*words, "--bwlimit", limit))
+        other = sum(one["bytes"] for one in about["others"] if one["left_out"] is None)
+        paid = about["read_bytes"] + sum(one["bytes"] for one in about["files"]) + 2 * other
+        found = about["estimate_s"]
+        assert found is None or abs(found * limit - paid) < 1e-6 * paid, (found, limit, paid)
+
+
+def case_scales_that_are_left_out():
+    """Codes whose scales are not to be written are not made; without scales nothing is in the way."""
+    src = source(tensors={"model.layers.0.mlp.up_proj.weight": ("F32", [4, 4])})
+    to = ("reshard", src, "--to", "hf", "--out", FOLDER / "new", "--quantize")
+    for form, pattern, tensor in (("f8e4m3:2x2", "*_scale_inv", "weight_scale_inv"),
+                                  ("mxfp8", "*_scale", "weight_scale"),
+                                  ("nvfp4", "*_scale_2", "weight_scale_2")):
+        for option in (("--exclude", pattern), ("--subset", "*,!" + pattern)):
+            status, out, err = ask(*to, form, *option)
+            assert (status, out, err.count("\n")) == (1, "", 1), (form, status, err)
+            assert f'up_proj.{tensor}", which --exclude leaves out' in err, err
+    good(*to, "f8e4m3:2x2", "--include", "*.weight", "--quiet")
+
+
 def case_unknown_tensors():
     """A note tells which tensors no rule of the short form knows."""
     tensors = {"model.layers.%d.%s.weight" % (i, name): ("BF16", shape) for i in range(2)

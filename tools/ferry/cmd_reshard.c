@@ -24,7 +24,7 @@ static const char more_help[] =
     "Which tensors:\n"
     "  A tensor is taken if its name fits an --include, or there is none, and if it fits no\n"
     "  pattern of --exclude. The order does not matter. A pattern that fits no tensor of the\n"
-    "  result is an error.\n"
+    "  result is an error, and so is one of --exclude for scales that --quantize makes.\n"
     "\n"
     "Other files:\n"
     "  What else lies in the folder of SRC is copied along; in config.json --cast changes\n"
@@ -98,6 +98,15 @@ uint64_t reshard_memory_cap(const reshard_request *request)
                                                  : (uint64_t)256 << 20;
 }
 
+/* At --bwlimit nothing is faster, whatever the file system can do. */
+static double least_seconds(const reshard_report *report)
+{
+    const ferry_reshard_totals *t = &report->totals;
+    double bytes = (double)t->read_bytes + (double)t->file_bytes + 2 * (double)t->other_bytes;
+    uint64_t limit = report->request->bytes_per_s;
+    return limit == 0 ? 0 : bytes / (double)limit;
+}
+
 static ferry_status estimate(reshard_report *report, ferry_error *error)
 {
     work_watch watch;
@@ -109,6 +118,9 @@ static ferry_status estimate(reshard_report *report, ferry_error *error)
     work_watch_end(&watch);
     work_watch_die();
     report->has_estimate = status == FERRY_OK;
+    if (report->estimate < least_seconds(report)) {
+        report->estimate = least_seconds(report);
+    }
     return status == FERRY_ERR_UNSUPPORTED ? FERRY_OK : status;
 }
 
