@@ -302,6 +302,51 @@ def put_source(rng, source, tensor, shape):
         source["rules"].insert(0, {"match": tensor, **draw_shards(rng, source, shape, [1, 1])})
 
 
+def quantized_boxes_of(rng, name, shape, block, quantize):
+    """Whole blocks of it, and in another parameter their scales."""
+    begin, lengths = aligned_box(rng, shape, block)
+    blocks = [1] * (len(shape) - 2) + block
+    first = [b // size for b, size in zip(begin, blocks)]
+    many = [-(-n // size) for n, size in zip(lengths, blocks)]
+    for tensor, at, extent, more in ((name, begin, lengths, {"quantize": quantize}),
+                                     (name + "_s", first, many, {})):
+        yield {"parameter": tensor, "elements": math.prod(extent), **more, "holds": [
+            {"tensor": tensor, "begin": at, "shape": extent, "offset": 0,
+             "strides": list(row_major_strides(extent))}]}
+
+
+def put_parted(rng, spec):
+    """A tensor that is quantized, and made of others, which may be made of others too."""
+    source, destination = spec["source"], spec["destination"]
+    name, lead = "parted%d" % len(spec["tensors"]), [rng.randint(1, 3)] if rng.random() < 0.3 else []
+    shape = [*lead, rng.randint(2, 9), rng.randint(2, 9) * rng.choice([1, 1, 9])]
+    quantize = draw_quantize(rng, "*_s")
+    block = quantize.get("block", [1, 32])
+    spec["tensors"].append({"name": name, "shape": shape, "dtype": rng.choice(["f32", "f16", "bf16"])})
+    parts = [(name, shape)]
+    while len(parts) == 1:
+        parts = in_parts(rng, spec, name, shape, 1, False)
+    for part, its in parts:
+        for tensor, there in in_parts(rng, spec, part, its, 1, True):
+            put_source(rng, source, tensor, there)
+    if "boxes" not in destination:
+        destination["rules"].insert(0, {"match": name, "quantize": quantize,
+                                        **draw_shards(rng, destination, shape, block)})
+        return
+    ranks = sorted({rank for entry in destination["boxes"]
+                    for rank in box_random.listed_ranks(entry)})
+    some = rng.sample(ranks, rng.randint(1, len(ranks)))
+    for entry in quantized_boxes_of(rng, name, shape, block, quantize):
+        destination["boxes"].append({"ranks": some, **entry})
+
+
+def add_parted(rng, spec):
+    """The same spec with a tensor made of others that its destination quantizes, if it can be."""
+    made = copy.deepcopy(spec)
+    put_parted(rng, made)
+    return made if is_valid(made) else spec
+
+
 def source_of_codes(rng, spec, name, shape, block):
     """What the source has of codes, or of scales."""
     for tensor, part in (in_parts(rng, spec, name, shape, rng.choice(block), "codes" in name[:5])

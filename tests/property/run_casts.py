@@ -2,7 +2,7 @@
 # Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0
 """Random specs whose destinations cast or quantize, through `ferry run`, which reckons every element anew.
 
-    run_casts.py --ferry PATH [--seed S] [--count N]
+    run_casts.py --ferry PATH [--seed S] [--count N] [--parted]
 
 Case i of a run is made from seed S + i alone, and has options of its own: where memory lies, what
 carries bytes, how a run ends. The first failure prints its seed, the spec and the options, and the
@@ -23,23 +23,28 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "oracle"))
 import box_random  # noqa: E402
 import cast_random  # noqa: E402
 import spec_random  # noqa: E402
-from ferry_boxes import model_of  # noqa: E402
 
 OPTIONS = [[], ["--replica", "seed"], ["--commit", "swap"], ["--checksum", "path"],
            ["--memory", "far"], ["--paths", "remote", "--slot-bytes", "64"], ["--no-relays"]]
 LIMIT_S = 120
 
 
-def has_parts(spec):
-    """Whether it quantizes a tensor that has a source: `ferry run` reckons codes of others only."""
-    return any(tensor.values is not None and tensor.values.source is not None
-               for tensor in model_of(spec).tensors)
-
-
 def quantized(rng, number):
-    if number % 2:
+    kind = number % 4
+    if kind < 2:
         return cast_random.quantized_boxes(number)
-    return cast_random.add_quantized(rng, spec_random.random_spec(number))
+    return cast_random.add_quantized(rng, spec_random.random_spec(number) if kind == 2 else
+                                     box_random.random_box_spec(number))
+
+
+def parted(seed):
+    """One that quantizes a tensor which is made of others, beside what else it quantizes."""
+    rng = random.Random("run parted %d" % seed)
+    while True:
+        before = quantized(rng, rng.randrange(1 << 30))
+        spec = cast_random.add_parted(rng, before)
+        if spec is not before:
+            return spec
 
 
 def spec_of(seed):
@@ -50,7 +55,7 @@ def spec_of(seed):
             return cast_random.dequantized_boxes(number)
         if seed % 3 == 0:
             spec = quantized(rng, number)
-            if '"quantize"' in json.dumps(spec) and not has_parts(spec):
+            if '"quantize"' in json.dumps(spec):
                 return spec
             continue
         spec = (box_random.random_box_spec(number) if seed % 2 else
@@ -62,9 +67,9 @@ def spec_of(seed):
             return spec
 
 
-def failure(ferry, seed, folder):
+def failure(ferry, seed, spec, folder):
     """What a case printed that did not go well, or None."""
-    spec, options = spec_of(seed), OPTIONS[seed % len(OPTIONS)]
+    options = OPTIONS[seed % len(OPTIONS)]
     path = Path(folder) / "spec.json"
     path.write_text(json.dumps(spec), encoding="utf-8")
     command = [ferry, "run", str(path), "--iterations", "1", "--verify", "each", *options]
@@ -80,14 +85,18 @@ def main():
     parser.add_argument("--ferry", required=True, help="the command")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--count", type=int, default=20)
+    parser.add_argument("--parted", action="store_true",
+                        help="every spec quantizes a tensor that is made of others")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         for seed in range(arguments.seed, arguments.seed + arguments.count):
-            said = failure(arguments.ferry, seed, folder)
+            spec = parted(seed) if arguments.parted else spec_of(seed)
+            said = failure(arguments.ferry, seed, spec, folder)
             if said is not None:
                 print("FAILED seed %d\n%s" % (seed, said))
-                print("again: %s --ferry %s --seed %d --count 1"
-                      % (shlex.quote(__file__), shlex.quote(arguments.ferry), seed))
+                print("again: %s --ferry %s --seed %d --count 1%s"
+                      % (shlex.quote(__file__), shlex.quote(arguments.ferry), seed,
+                         " --parted" * arguments.parted))
                 return 1
     print("0 failures, seeds %d .. %d" % (arguments.seed, arguments.seed + arguments.count - 1))
     return 0

@@ -19,6 +19,16 @@ run_quantized run_quantized_of(const char *values, ferry_dtype dtype,
                            .columns = shape[n_dims - 1]};
 }
 
+void run_quantized_values(const run_quantized *q, char *memory, uint64_t first, uint64_t n,
+                          uint64_t bytes)
+{
+    if (q->parts != NULL) {
+        run_parts_fill(q->parts, memory, first, n, bytes);
+    } else {
+        run_pattern_fill(memory, q->key, first * bytes, n * bytes, 0);
+    }
+}
+
 static bool is_f4(const run_quantized *q)
 {
     return q->format->code_dtype.kind == FERRY_F4;
@@ -42,7 +52,7 @@ static double greatest_in_row(const run_quantized *q, uint64_t first, uint64_t n
     uint64_t bytes = q->values.element_bits / 8, most = ROW_BYTES / bytes;
     for (uint64_t done = 0, here; done < n; done += here) {
         here = least(n - done, most);
-        run_pattern_fill(row, q->key, (first + done) * bytes, here * bytes, 0);
+        run_quantized_values(q, row, first + done, here, bytes);
         for (uint64_t i = 0; i < here; i++) {
             double value = fabs(run_float_value(q->values, run_load_bits(row + i * bytes, bytes)));
             greatest = isfinite(value) && value > greatest ? value : greatest;

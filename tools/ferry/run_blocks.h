@@ -2,6 +2,7 @@
 #ifndef FERRY_TOOL_RUN_BLOCKS_H
 #define FERRY_TOOL_RUN_BLOCKS_H
 
+#include "run_parts.h"
 #include "run_pattern.h"
 
 #include <ferry/dtype.h>
@@ -11,11 +12,13 @@
 
 /*
  * What a plan makes of the blocks of a tensor, reckoned slowly and apart from the library: of all
- * elements of a block, which are those of the tensor's stream (run_pattern.h), its scale, and of
- * that each code. As in run_cast.h an element is its bits.
+ * elements of a block, which are those of the tensor's stream (run_pattern.h), or of the streams
+ * of what it is made of (run_parts.h), its scale, and of that each code. As in run_cast.h an
+ * element is its bits.
  */
 typedef struct run_quantized {
     run_key key;        /* of the tensor of values */
+    run_parted *parts;  /* NULL: these are its own stream */
     ferry_dtype values; /* its type */
     const ferry_conversion *format;
     uint64_t rows, columns; /* of one of its matrices: the last two dimensions */
@@ -26,6 +29,10 @@ typedef struct run_quantized {
 run_quantized run_quantized_of(const char *values, ferry_dtype dtype,
                                const ferry_conversion *conversion, const uint64_t *shape,
                                uint32_t n_dims);
+
+/* Values [first, first + n) of the tensor, into memory of so many bytes for each. */
+void run_quantized_values(const run_quantized *q, char *memory, uint64_t first, uint64_t n,
+                          uint64_t bytes);
 
 /* Scales that were reckoned of late: a row of blocks is met once for each row of elements, so there
  * is room for the blocks of the widest tensor that was met, and for no fewer than these. */

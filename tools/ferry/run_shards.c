@@ -156,6 +156,7 @@ typedef struct pass {
     size_t index;
     uint64_t done;
     run_aid aid;
+    run_parts parts;
     named_list parameters;
     /* Scales as they come beside codes, which the copy service has where nobody sees them: by their
      * own name, and by that of the codes, which is a tensor's or a parameter's. */
@@ -304,6 +305,25 @@ static ferry_status list_given(const ferry_plan *plan, given_list *list, run_aid
     return FERRY_OK;
 }
 
+/* What tensors are made of that the rank has codes of. */
+static ferry_status list_parts(pass *p, ferry_error *error)
+{
+    const run_shards *s = p->shards;
+    p->parts.error = p->error;
+    FY_TRY(
+        ferry_plan_visit_shards(s->plan, s->side, s->rank, run_parts_note_shard, &p->parts, error));
+    FY_TRY(ferry_plan_visit_held_boxes(s->plan, s->side, s->rank, run_parts_note_box, &p->parts,
+                                       error));
+    run_parts_settle(&p->parts);
+    for (size_t i = 0; i < p->parts.n_parts; i++) {
+        p->parts.parts[i].key = run_aid_key(&p->aid, p->parts.parts[i].source);
+    }
+    for (size_t i = 0; i < p->parts.n_tensors; i++) {
+        p->parts.tensors[i].key = run_aid_key(&p->aid, p->parts.tensors[i].tensor);
+    }
+    return FERRY_OK;
+}
+
 static const void *scales_of(pass *p, const ferry_shard *shard)
 {
     bool has_codes =
@@ -334,9 +354,10 @@ static ferry_status work_on_shard(void *context, const ferry_shard *shard)
     return status;
 }
 
-static ferry_status work_on_box(void *context, const ferry_held_box *box)
+static ferry_status work_on_box(void *context, const ferry_held_box *held)
 {
     pass *p = context;
+    const ferry_held_box own = run_own_box(held, &p->aid), *box = &own;
     run_mismatch wrong = {0};
     char tensor[800], element[1400];
     void *memory = find_named(&p->parameters, box->parameter);
@@ -387,11 +408,14 @@ ferry_status run_shards_work(const run_shards *shards, uint32_t work, char *cons
               .progress = progress,
               .context = context,
               .error = &said};
+    p.aid.parts = &p.parts;
     given_list given = {.error = &said};
     ferry_status status = list_parameters(&p);
     FY_THEN(status, list_given(shards->plan, &given, &p.aid, error));
     if (status == FERRY_OK && shards->side == FERRY_SIDE_DESTINATION) {
-        status = ferry_plan_visit_staged(shards->plan, shards->rank, reckon_staged, &p, error);
+        status = list_parts(&p, error);
+        FY_THEN(status,
+                ferry_plan_visit_staged(shards->plan, shards->rank, reckon_staged, &p, error));
         sort_named(&p.staged);
         sort_named(&p.staged_by_codes);
         FY_THEN(status, ferry_plan_visit_held_boxes(shards->plan, shards->side, shards->rank,
@@ -411,6 +435,7 @@ ferry_status run_shards_work(const run_shards *shards, uint32_t work, char *cons
     free(p.staged_by_codes.items);
     free(p.parameters.items);
     free(given.items);
+    run_parts_free(&p.parts);
     run_blocks_free(&blocks);
     if (status != FERRY_OK && said.message[0] != '\0') {
         *error = said; /* what the visitor knew; the visit itself has nothing to add */

@@ -55,7 +55,7 @@ static int compare_scale(const void *name, const void *given)
     return strcmp(name, ((const run_given *)given)->scale);
 }
 
-static run_key key_of(const run_aid *aid, const char *tensor)
+run_key run_aid_key(const run_aid *aid, const char *tensor)
 {
     run_key key = run_key_of(tensor);
     key.is_scale = aid->n_given > 0 && bsearch(tensor, aid->by_scale, aid->n_given,
@@ -69,7 +69,7 @@ static run_key given_key(const run_aid *aid, const char *values)
     const run_given *given = aid->n_given == 0 ? NULL
                                                : bsearch(values, aid->by_tensor, aid->n_given,
                                                          sizeof *aid->by_tensor, compare_tensor);
-    return given == NULL ? (run_key){.bits = 0} : key_of(aid, given->scale);
+    return given == NULL ? (run_key){.bits = 0} : run_aid_key(aid, given->scale);
 }
 
 /* ---- rows ---- */
@@ -195,7 +195,11 @@ static bool work_on_cast(walk *w, uint64_t to, uint64_t stride, uint64_t from, u
     uint64_t bytes = w->cast->from.element_bits / 8, most = ROW_BYTES / bytes;
     for (uint64_t done = 0, here; done < n; done += here) {
         here = n - done < most ? n - done : most;
-        run_pattern_fill(row, w->key, (from + done) * bytes, here * bytes, 0);
+        if (w->has_codes) {
+            run_quantized_values(&w->q, row, from + done, here, bytes);
+        } else {
+            run_pattern_fill(row, w->key, (from + done) * bytes, here * bytes, 0);
+        }
         for (uint64_t i = 0; i < here; i++) {
             if (!work_on_cast_element(w, to + (done + i) * stride, from + done + i,
                                       run_load_bits(row + i * bytes, bytes))) {
@@ -344,7 +348,7 @@ static void find_rows(walk *w)
 
 static ferry_status walk_origin(walk *w, const ferry_origin *origin, ferry_error *error)
 {
-    w->key = key_of(w->aid, origin->source);
+    w->key = run_aid_key(w->aid, origin->source);
     w->first_from = 0;
     ferry_status status = cut_dimensions(w, origin, error);
     if (status == FERRY_OK) {
@@ -370,11 +374,13 @@ static void set_making(walk *w, run_cast *cast, const ferry_conversion *conversi
     w->has_scales = conversion->kind == FERRY_CONVERSION_SCALES;
     if (w->has_codes || w->has_scales) {
         w->q = run_quantized_of(values, from, conversion, shape, n_dims);
+        w->q.key = run_aid_key(w->aid, values);
+        w->q.parts = run_parts_find(w->aid->parts, values);
         w->q.given = given_key(w->aid, values);
     }
 }
 
-/* A source is its own origin. */
+/* A source is its own origin; and codes of a tensor that has others are made of its own blocks. */
 static void make_own_origin(const ferry_shard *shard, ferry_origin *origin)
 {
     origin->source = shard->tensor;
@@ -395,7 +401,6 @@ ferry_status run_walk(const ferry_shard *shard, ferry_side_role side, run_work w
               .bits = shard->dtype.element_bits,
               .memory = memory,
               .mismatch = mismatch_out != NULL ? mismatch_out : &ignored};
-    bool is_own = side == FERRY_SIDE_SOURCE;
     if (shard->conversion != NULL) {
         bool is_other = shard->values != NULL;
         set_making(&w, &cast, shard->conversion, shard->source_dtype, shard->dtype,
@@ -406,6 +411,7 @@ ferry_status run_walk(const ferry_shard *shard, ferry_side_role side, run_work w
                 .format = shard->conversion, .scales = aid->scales, .to = shard->dtype};
         }
     }
+    bool is_own = side == FERRY_SIDE_SOURCE || w.has_codes;
     size_t n = is_own ? 1 : ferry_shard_origin_count(shard);
     ferry_status status = FERRY_OK;
     for (size_t i = 0; i < n && status == FERRY_OK && shard->bytes > 0; i++) {
@@ -555,7 +561,7 @@ ferry_status run_walk_box(const ferry_held_box *box, run_work work, void *memory
     run_cast cast;
     walk w = {.work = work,
               .aid = aid,
-              .key = key_of(aid, box->source),
+              .key = run_aid_key(aid, box->source),
               .bits = box->dtype.element_bits,
               .memory = memory,
               .mismatch = mismatch_out != NULL ? mismatch_out : &ignored};
@@ -628,6 +634,20 @@ ferry_status run_walk_fill(const ferry_fill *fill, run_work work, void *memory,
         }
     } while (next_row(fill->shape, fill->n_dims, index));
     return FERRY_OK;
+}
+
+ferry_held_box run_own_box(const ferry_held_box *box, const run_aid *aid)
+{
+    ferry_held_box own = *box;
+    bool is_codes = box->conversion != NULL && box->conversion->kind == FERRY_CONVERSION_CODES;
+    const run_parted *parts = is_codes ? run_parts_find(aid->parts, box->tensor) : NULL;
+    if (parts != NULL) {
+        own.source = box->tensor;
+        own.source_n_dims = box->n_dims;
+        memcpy(own.source_begin, box->begin, sizeof own.source_begin);
+        memcpy(own.source_global, parts->global, sizeof own.source_global);
+    }
+    return own;
 }
 
 void run_box_text(const ferry_held_box *box, uint64_t from, char *text, size_t n_bytes)

@@ -29,10 +29,14 @@ typedef struct run_aid {
     run_blocks *blocks;         /* zeros at first, and the same for all of one plan */
     const void *scales;         /* of a shard, or a box, that is dequantized: those beside it
                                    (ferry_plan_visit_staged) */
+    const run_parts *parts;     /* of what the rank has codes of */
     const run_given *by_tensor; /* all that a plan has, sorted by their tensors, */
     const run_given *by_scale;  /* and by the scales */
     size_t n_given;
 } run_aid;
+
+/* Of the stream of a tensor of the source. */
+run_key run_aid_key(const run_aid *aid, const char *tensor);
 
 /* The first element of a shard that is not as it should be. */
 typedef struct run_mismatch {
@@ -59,6 +63,10 @@ ferry_status run_walk_box(const ferry_held_box *box, run_work work, void *memory
                           const run_aid *aid, run_mismatch *mismatch_out);
 ferry_status run_walk_fill(const ferry_fill *fill, run_work work, void *memory,
                            run_mismatch *mismatch_out);
+
+/* Codes of a tensor that is made of others are made of whole blocks of that tensor: then the box as
+ * one of the tensor itself, else the box as it is. */
+ferry_held_box run_own_box(const ferry_held_box *box, const run_aid *aid);
 
 /* "layers.0.weight[3, 17]": which element of the source tensor is to be there. */
 void run_box_text(const ferry_held_box *box, uint64_t from, char *text, size_t n_bytes);
