@@ -39,6 +39,14 @@ ferry_status fy_json_fail(const fy_json_place *place, ferry_error *error, const 
 /* How much of a text that does not parse is quoted. */
 enum { SHOWN_BYTES = 32 };
 
+/* In jansson's words, where these are not about how it is called. */
+static const char *reason_of(const json_error_t *reason)
+{
+    return json_error_code(reason) == json_error_null_character
+               ? "\\u0000 is not allowed in a string"
+               : reason->text;
+}
+
 ferry_status fy_json_parse(const char *text, size_t length, const char *name, json_t **json_out,
                            ferry_error *error)
 {
@@ -54,7 +62,7 @@ ferry_status fy_json_parse(const char *text, size_t length, const char *name, js
         end = end > length ? length : end;
         size_t begin = end > SHOWN_BYTES ? end - SHOWN_BYTES : 0;
         return fy_fail(error, FERRY_ERR_INVALID_INPUT, "%s: line %d column %d: %s, after \"%.*s\"",
-                       name, reason.line, reason.column, reason.text, (int)(end - begin),
+                       name, reason.line, reason.column, reason_of(&reason), (int)(end - begin),
                        text + begin);
     }
     *json_out = json;

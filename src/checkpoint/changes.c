@@ -528,15 +528,17 @@ static ferry_status check_meant(const making *m, const fy_block_choice *choice, 
     const char *what = kind == FY_QUANTIZED ? "quantized" : "dequantized";
     const fy_subset_pattern *unused =
         choice->patterns == NULL ? NULL : fy_subset_find_unused(set, m->n_weights, name_at, m);
-    if (!any || unused != NULL) {
-        return fy_fail(error, FERRY_ERR_INVALID_INPUT, "%s: no tensor to be %s%s%.*s%s",
-                       m->from->path, what, unused == NULL ? " is there" : " fits the pattern \"",
-                       unused == NULL         ? 0
-                       : unused->length < 200 ? (int)unused->length
-                                              : 200,
-                       unused == NULL ? "" : unused->text, unused == NULL ? "" : "\"");
+    if (any && unused == NULL) {
+        return FERRY_OK;
     }
-    return FERRY_OK;
+    if (choice->patterns == NULL) {
+        return fy_fail(error, FERRY_ERR_INVALID_INPUT, "%s: no tensor to be %s is there",
+                       m->from->path, what);
+    }
+    int length = unused == NULL || unused->length > 200 ? 200 : (int)unused->length;
+    return fy_fail(error, FERRY_ERR_INVALID_INPUT,
+                   "%s: no tensor to be %s fits the pattern \"%.*s\"", m->from->path, what, length,
+                   unused == NULL ? choice->patterns : unused->text);
 }
 
 static void read_blocks(making *m, const json_t *config)

@@ -310,7 +310,7 @@ static ferry_status note_longest(fy_layout_job *job, ferry_error *error)
 }
 
 /* A cell that is wanted, and that the rules of the source give to nobody. */
-static ferry_status check_holders(const fy_layout_job *job, ferry_error *error)
+static ferry_status check_holders(const fy_layout_job *job, bool is_compared, ferry_error *error)
 {
     for (size_t r = 0; r < job->routes.n_routes; r++) {
         const fy_route *route = &job->routes.routes[r];
@@ -318,8 +318,11 @@ static ferry_status check_holders(const fy_layout_job *job, ferry_error *error)
             if (fy_view_cell_size(route->view, cell) == 0 && fy_route_cell_total(route, cell) > 0) {
                 const fy_leg *leg = &job->routes.legs[fy_route_leg(&job->routes, route, 0)];
                 return fy_fail(error, FERRY_ERR_INVALID_INPUT,
-                               "%s: no rank holds a part of \"%s\" that the result needs",
-                               job->from->path, job->problem.tensors[leg->source].name);
+                               "%s: no rank holds a part of \"%s\" that %s", job->from->path,
+                               job->problem.tensors[leg->source].name,
+                               is_compared ? "is to be compared; if the other checkpoint has "
+                                             "all of it, swap the two"
+                                           : "the result needs");
             }
         }
     }
@@ -390,7 +393,8 @@ static ferry_status lower(fy_layout_job *job, const fy_job_target *target, ferry
     FY_TRY(fy_routes_check_alignment(&job->routes, error));
     FY_TRY(note_longest(job, error));
     FY_TRY(list_legs(job, error));
-    return job->problem.may_lack ? fy_covers_create(job, error) : check_holders(job, error);
+    return job->problem.may_lack ? fy_covers_create(job, error)
+                                 : check_holders(job, target->is_compared, error);
 }
 
 ferry_status fy_job_begin(const ferry_checkpoint *from, const fy_job_target *target,

@@ -51,6 +51,7 @@ typedef struct fy_job_target {
     const fy_change_options *options; /* NULL: tensors stay what they are */
     const json_t *config;             /* the source's config.json, or NULL */
     bool may_lack; /* a source in boxes may have parts of tensors: who reads looks after that */
+    bool is_compared; /* nothing is made of it */
 } fy_job_target;
 
 ferry_status fy_job_create(const ferry_checkpoint *from, const fy_job_target *target,

@@ -123,8 +123,11 @@ static ferry_status open_side(fy_verify_side *side, const ferry_checkpoint *chec
                               const ferry_checkpoint *other, ferry_error *error)
 {
     bool makes_boxes = !side->is_b && other->boxed != NULL;
-    fy_job_target one = {
-        .name = checkpoint->path, .options = options, .config = config, .may_lack = makes_boxes};
+    fy_job_target one = {.name = checkpoint->path,
+                         .options = options,
+                         .config = config,
+                         .may_lack = makes_boxes,
+                         .is_compared = true};
     fy_job_target own = {.name = checkpoint->path, .side = checkpoint->layout};
     side->checkpoint = checkpoint;
     bool is_made_again = side->is_b && checkpoint->boxed != NULL;

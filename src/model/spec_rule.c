@@ -65,6 +65,9 @@ static ferry_status parse_axes(const json_t *json, const fy_json_place *place, v
     bool is_list = json_is_array(json);
     size_t n = is_list ? json_array_size(json) : 1;
     uint64_t product = 1;
+    if (!is_list && !json_is_string(json)) {
+        return fy_json_fail(place, error, "must be the name of an axis, or an array of such names");
+    }
     if (n == 0 || n > side->n_axes) {
         return fy_json_fail(place, error, "lists %zu axes of a mesh of %u", n, side->n_axes);
     }

@@ -246,6 +246,7 @@ ferry_status fy_spec_parse_side(ferry_spec *spec, const json_t *json, const fy_j
         {"ranks", FY_JSON_READ, .read = parse_ranks},
         {"stages", FY_JSON_READ, .read = parse_stages},
         {"rules", FY_JSON_READ, FY_JSON_NEEDED, .read = parse_rules},
+        {"boxes", FY_JSON_READ, .read = parse_boxes}, /* for the list of known keys */
         {.key = NULL}};
     static const fy_json_field box_fields[] = {
         {"boxes", FY_JSON_READ, FY_JSON_NEEDED, .read = parse_boxes}, {.key = NULL}};

@@ -107,9 +107,14 @@ static ferry_status check_size(const uint64_t *shape, uint32_t n_dims, ferry_dty
                                const fy_json_place *place, ferry_error *error)
 {
     uint64_t bits = dtype.element_bits;
+    uint32_t n_empty = 0;
+    for (uint32_t d = 0; d < n_dims; d++) {
+        n_empty += shape[d] == 0;
+    }
     for (uint32_t d = 0; d < n_dims; d++) {
         if (!fy_mul(bits, fy_max(shape[d], 1), &bits) || bits > INT64_MAX) {
-            return fy_json_fail(place, error, "has more than 2^63 bits");
+            return fy_json_fail(place, error, "has more than 2^63 bits%s",
+                                n_empty > 0 ? ", with 1 in the place of each 0" : "");
         }
     }
     return FERRY_OK;

@@ -142,6 +142,30 @@ def case_outputs_that_cannot_be():
         assert not result.exists()
 
 
+def case_specs_that_are_refused():
+    """In words of the format, with all that would have been right."""
+    cut = {"mesh": [["tp", 2]], "rules": [{"match": "*", "shard": [{"dim": 0, "axis": 5}]}]}
+    tensor = SPEC["tensors"][0]
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "bad.json"
+        for change, wanted in [
+                ({"source": {**WHOLE, "box": []}}, "first_rank, ranks, stages, rules, boxes\n"),
+                ({"source": cut}, "axis must be the name of an axis, or an array of such names\n"),
+                ({"tensors": [{**tensor, "name": "a\0b"}]}, "\\u0000 is not allowed in a string, "),
+                ({"tensors": [{**tensor, "shape": [0, 1 << 62]}]},
+                 "has more than 2^63 bits, with 1 in the place of each 0 ("),
+                ({"tensors": [{**tensor, "shape": [2, 1 << 62]}]}, "has more than 2^63 bits (")]:
+            path.write_text(json.dumps({**SPEC, **change}))
+            status, out, error = ask("plan", path)
+            assert (status, out) == (1, "") and wanted in error, (change, error)
+
+
+def case_tune_of_less_than_is_measured():
+    for size, wanted in (("1K", '"1K"'), ("8191", '"8191"')):
+        status, out, error = ask("tune", "--max-bytes", size)
+        assert (status, out) == (2, "") and "at least 8K" in error and wanted in error, error
+
+
 def case_short_options():
     """-c of bench takes nothing, -n of launch a value; nothing is measured, nothing runs long."""
     for words, wanted in [

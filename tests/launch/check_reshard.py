@@ -304,6 +304,23 @@ def case_scales_that_are_left_out():
             assert (status, out, err.count("\n")) == (1, "", 1), (form, status, err)
             assert f'up_proj.{tensor}", which --exclude leaves out' in err, err
     good(*to, "f8e4m3:2x2", "--include", "*.weight", "--quiet")
+    status, _, err = ask("reshard", src, "--to", "hf", "--out", FOLDER / "newer", "--quantize", "mxfp8=nosuch")
+    assert status == 1 and 'no tensor to be quantized fits the pattern "nosuch"\n' in err, err
+
+
+def case_verify_of_a_part():
+    """A checkpoint that has parts of tensors only is no source for what is compared; it says what to do."""
+    src, part = source(tensors={"w": ("F32", [4, 4])}), FOLDER / "part"
+    boxes = FOLDER / "boxes.json"
+    boxes.write_text(json.dumps({"format": "ferry.layout/1", "boxes": [
+        {"rank": 0, "parameter": "p", "elements": 8, "holds": [
+            {"tensor": "w", "begin": [0, 0], "shape": [2, 4], "offset": 0, "strides": [4, 1]}]}]}))
+    good("reshard", src, "--to", boxes, "--out", part, "--quiet")
+    good("verify", src, part, "--quiet")
+    status, out, err = ask("verify", part, src)
+    assert (status, out, err.count("\n")) == (2, "", 1) and '"w"' in err and "swap the two" in err, err
+    status, out, err = ask("reshard", part, "--to", "hf", "--out", FOLDER / "whole")
+    assert (status, out) == (1, "") and "that the result needs" in err and "swap" not in err, err
 
 
 def case_unknown_tensors():

@@ -598,6 +598,7 @@ def case_interrupted():
         for delay in (0, 0.4):
             status, err = hurt(number, None, delay)
             assert status == 128 + number and err.count("\n") <= 1, (status, err)
+            assert "killed" not in err, err  # no rank did anything wrong
 
 
 def case_command_is_killed():

@@ -40,7 +40,7 @@ static const option_row rows[] = {
     OPTION("out", "FILE", OPT_OUT, "save the table; FILE is replaced when all is measured"),
     OPTION("show", "FILE", OPT_SHOW, "print a saved table; no rank is started"),
     OPTION("json", NULL, OPT_JSON, "print JSON instead (ferry.tuning/1)"),
-    OPTION("max-bytes", "SIZE", OPT_MAX_BYTES, "the largest piece; default 64M"),
+    OPTION("max-bytes", "SIZE", OPT_MAX_BYTES, "the largest piece, at least 8K; default 64M"),
     OPTION_HEADING("The ranks"),
     OPTION("ranks", "N", OPT_RANKS,
            "how many to start; default as many as the sizes below multiply to, or 2"),
@@ -81,6 +81,18 @@ enum { MOST_RANKS = 65536 };
 static const option_word memories[] = {
     {"host", FERRY_MEMORY_HOST}, {"cuda", FERRY_MEMORY_CUDA}, {NULL, 0}};
 
+static int parse_most(const char *text, mixed_request *r)
+{
+    enum { LEAST_BYTES = 8192 };
+    int status = parse_size("tune", "--max-bytes", text, &r->max_bytes);
+    return status != EXIT_DONE || r->max_bytes >= LEAST_BYTES
+               ? status
+               : fail_usage("tune",
+                            "--max-bytes is at least 8K, the smallest piece that is "
+                            "measured, not \"%s\"",
+                            text);
+}
+
 /* What goes with ranks, and so not with --show, is noted. */
 static int apply_option(int option, void *request)
 {
@@ -98,7 +110,7 @@ static int apply_option(int option, void *request)
         return *optarg != '\0' ? EXIT_DONE : fail_usage("tune", "--out takes the name of a file");
     case OPT_MAX_BYTES:
         r->mixed_option = "--max-bytes";
-        return parse_size("tune", "--max-bytes", optarg, &r->max_bytes);
+        return parse_most(optarg, r);
     case OPT_RANKS:
         r->mixed_option = "--ranks";
         return parse_count("tune", "--ranks", optarg, MOST_RANKS, &r->n_ranks);

@@ -131,6 +131,10 @@ static void fail_rank(launch_job *job, uint32_t local_rank, int how)
         if (job->request->ranks_explain && job->status == EXIT_FAILED && !job->killed) {
             job->status = 0; /* others saw it before it was seen here: this is why they failed */
         }
+        if (job->request->ranks_explain && (code == job->told || code == SIGINT)) {
+            launch_fail(job, 128 + code, "interrupted by signal %d (%s)", code, strsignal(code));
+            return;
+        }
         launch_fail(job, 128 + code, "rank %u (pid %d) was killed by signal %d (%s)%s", rank, pid,
                     code, strsignal(code), WCOREDUMP(how) ? ", core dumped" : "");
         return;

@@ -52,8 +52,10 @@ const option_row run_option_rows[] = {
     SLOT_BYTES_ROW(", or less as the cap asks"),
     OPTION("threads", "N", OPT_THREADS,
            "threads that copy, of each rank; default a fair share of the cores"),
-    OPTION("deadline", "SECONDS", OPT_DEADLINE,
-           "how long a rank may show no sign of life; default 10"),
+    OPTION(
+        "deadline", "SECONDS", OPT_DEADLINE,
+        "how long a rank may show no sign of life; default 10. It is given up as lost after four "
+        "fifths of this, so that all know within the whole"),
     TRANSPORT_ROW(INPROC_TEXT),
     OPTION("paths", "LIST", OPT_PATHS,
            "the ways that bytes may take: auto (default), or some of mapped, remote and staged, "
