@@ -82,9 +82,9 @@ typedef struct fy_exec {
      */
     ferry_status (*lanes)(fy_exec_queue *queue, const fy_lanes_call *call, ferry_error *error);
     /*
-     * Before the first call on a queue: until the queue is closed, other queues go on while its
-     * lanes wait. Takes FY_LANES_PAGE_BYTES of the host's memory that all devices reach, for a
-     * board and reports, not cleared; and gives them back.
+     * Before the first call on a queue, until it is closed; refused where other queues would not go
+     * on while its lanes wait. Takes FY_LANES_PAGE_BYTES of the host's memory that all devices
+     * reach, for a board and reports, not cleared; and gives them back.
      */
     ferry_status (*lanes_take)(fy_exec_queue *queue, void **page_out, ferry_error *error);
     void (*lanes_give)(void *page);

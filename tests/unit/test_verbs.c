@@ -540,50 +540,6 @@ static bool has_cuda(void)
     return is_there;
 }
 
-/*
- * Queues whose kernels wait for each other, as many as leave one that goes on for all others; one
- * more is refused, and is a queue like any other. What is closed makes room.
- */
-static uint32_t take_queues(const fy_exec *exec, int32_t device)
-{
-    enum { MOST = 40 };
-    fy_exec_queue *queues[MOST];
-    void *pages[MOST];
-    uint32_t n = 0;
-    ferry_status status = FERRY_OK;
-    for (; status == FERRY_OK && n < MOST; n++) {
-        must(exec->queue_open(device, NULL, &queues[n], &error), &error);
-        status = exec->lanes_take(queues[n], &pages[n], &error);
-    }
-    check_status("a queue too many", FERRY_ERR_UNSUPPORTED, status, &error);
-    check_says("a queue too many", "no stream was found that goes on", &error);
-    must(fy_exec_finish(exec, queues[n - 1], &error), &error);
-    for (uint32_t i = 0; i < n; i++) {
-        if (i + 1 < n) {
-            exec->lanes_give(pages[i]);
-        }
-        exec->queue_close(queues[i]);
-    }
-    return n - 1;
-}
-
-/* Before any other queue is opened: then nothing but what is kept for it shows that one goes on. */
-static void test_waiting_queues(void **state)
-{
-    const fy_memory_kind *kind;
-    const char *channels = getenv("STANDIN_CHANNELS");
-    (void)state;
-    if (!has_cuda()) {
-        return;
-    }
-    must(fy_memory_get(FERRY_MEMORY_CUDA, &kind, &error), &error);
-    for (int round = 0; round < 2; round++) { /* what is busy may be given up for nothing */
-        uint32_t n = take_queues(kind->exec, 0);
-        assert_true(n >= 1);
-        assert_true(channels == NULL || n < (uint32_t)atoi(channels));
-    }
-}
-
 static void test_rows(void **state)
 {
     (void)state;
@@ -663,7 +619,6 @@ static void test_queries(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_waiting_queues),
         cmocka_unit_test(test_rows),
         cmocka_unit_test(test_choices),
         cmocka_unit_test(test_queries),

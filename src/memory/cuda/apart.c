@@ -1,6 +1,7 @@
 /* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
 #include "memory/cuda/apart.h"
 
+#include "base/checked.h"
 #include "memory/cuda/graph.h"
 #include "memory/cuda/watch.h"
 
@@ -8,17 +9,17 @@
 
 /*
  * A busy machine may keep a stream from going on for longer than it is looked at: then it is given
- * up for nothing, which costs no more than a stream.
+ * up for nothing, which costs no more than a stream. So those given up are looked at again, until a
+ * search has taken SEARCH_NS.
  */
 enum {
     LOOK_NS = 3000000,
-    LONG_LOOK_NS = 40000000,
+    SEARCH_NS = 200000000,
     BUSY_NS = 200000000,
     MOST_STREAMS = 12,
-    MOST_SPARES = 64
+    MOST_OF_DEVICE = 256, /* spares, before no more streams are made to find others */
+    MOST_SPARES = 1024
 };
-
-static uint64_t look_ns = LOOK_NS; /* of the list's lock */
 
 static uint64_t now_ns(void)
 {
@@ -78,7 +79,7 @@ static bool goes_on(fy_exec_queue *own, CUstream stream)
 {
     return fy_cuda.cuStreamWriteValue64(stream, address_of(&own->words->probe), ++own->n_probes,
                                         CU_STREAM_WRITE_VALUE_DEFAULT) != CUDA_SUCCESS ||
-           await_probe(own, look_ns);
+           await_probe(own, LOOK_NS);
 }
 
 /* Streams that were given up: others may find that they go on. Of the list's lock. */
@@ -96,28 +97,54 @@ static void keep_spare(const fy_cuda_device *device, CUstream stream)
     }
 }
 
+static uint32_t count_spares(const fy_cuda_device *device)
+{
+    uint32_t n = 0;
+    for (size_t i = 0; i < n_spares; i++) {
+        n += spares[i].device == device;
+    }
+    return n;
+}
+
+/* As many spares as there are words for, all at once; n_spares: none of them goes on. */
+static size_t find_among(fy_exec_queue *own, size_t first)
+{
+    uint64_t number = ++own->n_probes, end = now_ns() + LOOK_NS;
+    size_t n = fy_min(n_spares - first, FY_CUDA_N_PROBES);
+    for (size_t i = 0; i < n; i++) {
+        if (spares[first + i].device == own->device) {
+            (void)fy_cuda.cuStreamWriteValue64(spares[first + i].stream,
+                                               address_of(&own->words->probes[i]), number,
+                                               CU_STREAM_WRITE_VALUE_DEFAULT);
+        }
+    }
+    for (uint32_t n_looks = 0; now_ns() < end; n_looks++) {
+        for (size_t i = 0; i < n; i++) {
+            if (atomic_load(&own->words->probes[i]) == number) {
+                return first + i;
+            }
+        }
+        fy_cuda_nap(n_looks);
+    }
+    return n_spares;
+}
+
 static bool find_spare(fy_exec_queue *own, CUstream *stream_out)
 {
-    for (size_t i = 0; i < n_spares; i++) {
-        if (spares[i].device == own->device && goes_on(own, spares[i].stream)) {
-            *stream_out = spares[i].stream;
-            spares[i] = spares[--n_spares];
+    for (size_t first = 0; first < n_spares; first += FY_CUDA_N_PROBES) {
+        size_t found = find_among(own, first);
+        if (found < n_spares) {
+            *stream_out = spares[found].stream;
+            spares[found] = spares[--n_spares];
             return true;
         }
     }
     return false;
 }
 
-static const char none_found[] = "no stream was found that goes on while others wait: set "
-                                 "CUDA_DEVICE_MAX_CONNECTIONS=32";
-
-/* *stream_out stays NULL where there is none. */
-static ferry_status find_other(fy_exec_queue *own, CUstream *stream_out, ferry_error *error)
+static ferry_status find_fresh(fy_exec_queue *own, CUstream *stream_out, ferry_error *error)
 {
-    if (find_spare(own, stream_out)) {
-        return FERRY_OK;
-    }
-    for (int i = 0; i < MOST_STREAMS && n_spares < MOST_SPARES; i++) {
+    for (int i = 0; i < MOST_STREAMS && count_spares(own->device) < MOST_OF_DEVICE; i++) {
         CUstream fresh = NULL;
         FY_TRY(fy_cuda_make_stream(&fresh, error));
         if (goes_on(own, fresh)) {
@@ -129,10 +156,24 @@ static ferry_status find_other(fy_exec_queue *own, CUstream *stream_out, ferry_e
     return FERRY_OK;
 }
 
+/* *stream_out stays NULL where there is none. */
+static ferry_status find_other(fy_exec_queue *own, CUstream *stream_out, ferry_error *error)
+{
+    uint64_t end = now_ns() + SEARCH_NS;
+    if (!find_spare(own, stream_out)) {
+        FY_TRY(find_fresh(own, stream_out, error));
+    }
+    for (uint32_t i = 0; *stream_out == NULL && now_ns() < end; i++) {
+        fy_cuda_nap(i);
+        (void)find_spare(own, stream_out);
+    }
+    return FERRY_OK;
+}
+
+/* Also one that is closed, or has a stream of the caller's just now: it comes back. */
 static bool is_own(const fy_exec_queue *queue, const fy_cuda_device *device)
 {
-    return queue->device == device && queue->own != NULL &&
-           (queue->n_users == 0 || queue->stream == queue->own) && !atomic_load(&queue->is_dead);
+    return queue->device == device && queue->own != NULL && !atomic_load(&queue->is_dead);
 }
 
 /* The caller's, or one of kernels that wait for each other. */
@@ -146,35 +187,15 @@ static bool may_wait(const fy_exec_queue *queue, const fy_cuda_device *device)
 static void exchange(fy_exec_queue *own)
 {
     keep_spare(own->device, own->own);
-    own->stream = own->n_users > 0 ? own->other : own->stream;
+    own->stream = own->stream == own->own ? own->other : own->stream;
     own->own = own->other;
     own->other = NULL;
-}
-
-/* What is on its old stream is done first; where that takes long it stays with it. */
-static void take_other(fy_exec_queue *own)
-{
-    pthread_mutex_lock(&own->calls);
-    uint64_t end = now_ns() + BUSY_NS;
-    CUresult state = fy_cuda.cuStreamQuery(own->own);
-    for (uint32_t i = 0; state == CUDA_ERROR_NOT_READY && now_ns() < end; i++) {
-        fy_cuda_nap(i);
-        state = fy_cuda.cuStreamQuery(own->own);
-    }
-    if (state == CUDA_SUCCESS) {
-        exchange(own);
-    } else {
-        keep_spare(own->device, own->other);
-        own->other = NULL;
-        own->is_apart = false;
-    }
-    pthread_mutex_unlock(&own->calls);
 }
 
 /* Who calls verbs may be held up in the driver, as all are just now: then false. */
 static bool lock_calls(fy_exec_queue *own)
 {
-    uint64_t end = now_ns() + look_ns;
+    uint64_t end = now_ns() + LOOK_NS;
     for (uint32_t i = 0; pthread_mutex_trylock(&own->calls) != 0; i++) {
         if (now_ns() > end) {
             return false;
@@ -184,32 +205,59 @@ static bool lock_calls(fy_exec_queue *own)
     return true;
 }
 
-/* One that had nothing to do has only what it was tried with on its stream: that may be left. */
-static ferry_status try_one(fy_exec_queue *own, ferry_error *error)
+/* What is on its old stream is done first; where that takes long it stays with it. */
+static bool await_old(const fy_exec_queue *own)
+{
+    uint64_t end = now_ns() + BUSY_NS;
+    CUresult state = fy_cuda.cuStreamQuery(own->own);
+    for (uint32_t i = 0; state == CUDA_ERROR_NOT_READY && now_ns() < end; i++) {
+        fy_cuda_nap(i);
+        state = fy_cuda.cuStreamQuery(own->own);
+    }
+    return state == CUDA_SUCCESS;
+}
+
+static void take_other(fy_exec_queue *own)
 {
     bool is_locked = lock_calls(own);
-    bool is_idle = is_locked && fy_cuda.cuStreamQuery(own->own) == CUDA_SUCCESS;
-    own->is_apart = goes_on(own, own->own);
-    ferry_status status = own->is_apart ? FERRY_OK : find_other(own, &own->other, error);
-    own->is_apart = own->is_apart || own->other != NULL;
-    if (own->other != NULL && is_idle) {
+    if (is_locked && await_old(own)) {
         exchange(own);
+    } else {
+        keep_spare(own->device, own->other);
+        own->other = NULL;
+        own->is_apart = false;
     }
     if (is_locked) {
         pthread_mutex_unlock(&own->calls);
     }
+}
+
+/*
+ * One that had nothing to do has only what it was tried with on its stream: that may be left. Where
+ * a search has found none there is none for others either.
+ */
+static ferry_status try_locked(fy_exec_queue *own, bool is_idle, bool *is_none, ferry_error *error)
+{
+    ferry_status status = FERRY_OK;
+    own->is_apart = goes_on(own, own->own);
+    if (!own->is_apart && !*is_none) {
+        status = find_other(own, &own->other, error);
+        own->is_apart = own->other != NULL;
+        *is_none = !own->is_apart;
+    }
+    if (own->other != NULL && is_idle) {
+        exchange(own);
+    }
     return status;
 }
 
-/* Of one stream of ferry's, or all that do not wait themselves just now. */
-static ferry_status try_all(const fy_cuda_device *device, fy_exec_queue *only, ferry_error *error)
+static ferry_status try_one(fy_exec_queue *own, bool *is_none, ferry_error *error)
 {
-    ferry_status status = FERRY_OK;
-    for (fy_exec_queue *one = fy_cuda_first_queue(); one != NULL; one = one->next) {
-        bool is_meant = only != NULL ? one == only : is_own(one, device) && !one->is_tried;
-        if (status == FERRY_OK && is_meant) {
-            status = try_one(one, error);
-        }
+    bool is_locked = lock_calls(own);
+    bool is_idle = is_locked && fy_cuda.cuStreamQuery(own->own) == CUDA_SUCCESS;
+    ferry_status status = try_locked(own, is_idle, is_none, error);
+    if (is_locked) {
+        pthread_mutex_unlock(&own->calls);
     }
     return status;
 }
@@ -244,98 +292,130 @@ static void open_all(void)
     }
 }
 
-static bool are_apart(const fy_cuda_device *device)
+/* One, which may be one that waits, apart from all others that do. */
+static ferry_status part(fy_exec_queue *own, bool *is_none, ferry_error *error)
 {
-    bool are = true;
-    for (fy_exec_queue *one = fy_cuda_first_queue(); one != NULL; one = one->next) {
-        are = are && (!is_own(one, device) || one->is_apart);
-    }
-    return are;
+    bool any = shut_all(own->device, own);
+    ferry_status status = any ? try_one(own, is_none, error) : FERRY_OK;
+    own->is_apart = own->is_apart || !any;
+    open_all();
+    return status;
 }
 
-static ferry_status part(const fy_cuda_device *device, fy_exec_queue *only, ferry_error *error)
+/* All that do not wait themselves, while all that may do. */
+static ferry_status try_others(const fy_cuda_device *device, bool *is_none, ferry_error *error)
 {
-    bool any = shut_all(device, only);
-    ferry_status status = any ? try_all(device, only, error) : FERRY_OK;
-    open_all();
-    if (any && (only != NULL ? !only->is_apart : !are_apart(device))) {
-        fy_cuda_library->log(FERRY_LOG_WARN, none_found);
+    ferry_status status = FERRY_OK;
+    for (fy_exec_queue *one = fy_cuda_first_queue(); one != NULL; one = one->next) {
+        if (status == FERRY_OK && is_own(one, device) && !one->meets) {
+            status = try_one(one, is_none, error);
+        }
     }
     return status;
 }
 
-/* What is wrong with a stream is found by whoever uses it. */
-static void try_idle(fy_exec_queue *own)
+static bool others_are_apart(const fy_cuda_device *device)
 {
-    if (!lock_calls(own)) {
-        return;
+    bool are = true;
+    for (fy_exec_queue *one = fy_cuda_first_queue(); one != NULL; one = one->next) {
+        are = are && (!is_own(one, device) || one->meets || one->is_apart);
     }
-    if (fy_cuda.cuStreamQuery(own->own) == CUDA_SUCCESS && !goes_on(own, own->own) &&
-        find_other(own, &own->other, NULL) == FERRY_OK && own->other != NULL) {
-        exchange(own);
-    }
-    pthread_mutex_unlock(&own->calls);
+    return are;
 }
 
-void fy_cuda_part_idle(const fy_cuda_device *device)
+static const char none_found[] = "no stream was found that goes on while others wait: set "
+                                 "CUDA_DEVICE_MAX_CONNECTIONS=32";
+
+static void warn(bool is_none)
 {
-    for (fy_exec_queue *one = fy_cuda_first_queue(); one != NULL; one = one->next) {
-        if (is_own(one, device)) {
-            try_idle(one);
-        }
+    if (is_none) {
+        fy_cuda_library->log(FERRY_LOG_WARN, none_found);
     }
 }
 
 ferry_status fy_cuda_part_all(const fy_cuda_device *device, ferry_error *error)
 {
-    return part(device, NULL, error);
+    bool is_none = false;
+    ferry_status status = FERRY_OK;
+    for (fy_exec_queue *one = fy_cuda_first_queue(); one != NULL; one = one->next) {
+        if (status == FERRY_OK && is_own(one, device) && one->meets) {
+            status = part(one, &is_none, error);
+        }
+    }
+    bool any = shut_all(device, NULL);
+    FY_THEN(status, any ? try_others(device, &is_none, error) : FERRY_OK);
+    open_all();
+    warn(is_none);
+    return status;
 }
 
 ferry_status fy_cuda_part_one(fy_exec_queue *own, ferry_error *error)
 {
-    return part(own->device, own, error);
-}
-
-/* One more that goes on is kept for whoever comes later. */
-static ferry_status keep_way(fy_exec_queue *waiting, ferry_error *error)
-{
-    CUstream way = NULL;
-    FY_TRY(find_other(waiting, &way, error));
-    if (way == NULL) {
-        return fy_fail(error, FERRY_ERR_UNSUPPORTED, none_found);
-    }
-    keep_spare(waiting->device, way);
-    return FERRY_OK;
-}
-
-/* First apart from those that wait already; the others then, from all. */
-static ferry_status part_waiting(fy_exec_queue *own, ferry_error *error)
-{
-    own->is_apart = true;
-    FY_TRY(fy_cuda_part_one(own, error));
-    if (!own->is_apart) {
-        return fy_fail(error, FERRY_ERR_UNSUPPORTED, none_found);
-    }
-    own->meets = true;
-    (void)shut_all(own->device, NULL);
-    ferry_status status = try_all(own->device, NULL, error);
-    FY_THEN(status, keep_way(own, error));
-    open_all();
-    if (status == FERRY_OK && !are_apart(own->device)) {
-        status = fy_fail(error, FERRY_ERR_UNSUPPORTED, none_found);
-    }
-    own->meets = status == FERRY_OK;
+    bool is_none = false;
+    ferry_status status = part(own, &is_none, error);
+    warn(is_none);
     return status;
 }
 
-/* What is refused here is refused for good, so it is looked at for longer first. */
+/*
+ * This is done at every launch, so what goes on at a first look is let be. Where one that waits
+ * itself has moved, others may be in its new channel. What is wrong is found by who uses a stream.
+ */
+static void part_one_idle(fy_exec_queue *own)
+{
+    bool is_none = false;
+    if (fy_cuda.cuStreamQuery(own->own) != CUDA_SUCCESS || goes_on(own, own->own)) {
+        return;
+    }
+    (void)shut_all(own->device, own);
+    (void)try_locked(own, true, &is_none, NULL);
+    open_all();
+    if (own->meets) {
+        (void)shut_all(own->device, NULL);
+        (void)try_others(own->device, &is_none, NULL);
+        open_all();
+    }
+    warn(is_none);
+}
+
+void fy_cuda_part_idle(const fy_cuda_device *device)
+{
+    for (fy_exec_queue *one = fy_cuda_first_queue(); one != NULL; one = one->next) {
+        if (is_own(one, device) && lock_calls(one)) {
+            part_one_idle(one);
+            pthread_mutex_unlock(&one->calls);
+        }
+    }
+}
+
+/* One more that goes on is kept for whoever comes later. */
+static ferry_status keep_way(fy_exec_queue *waiting, bool *is_none, ferry_error *error)
+{
+    CUstream way = NULL;
+    FY_TRY(find_other(waiting, &way, error));
+    if (way != NULL) {
+        keep_spare(waiting->device, way);
+    }
+    *is_none = way == NULL;
+    return FERRY_OK;
+}
+
+/* First this one apart from all that wait already; then the others from them and this one. */
 ferry_status fy_cuda_part_waiting(fy_exec_queue *own, ferry_error *error)
 {
-    ferry_status status = part_waiting(own, error);
-    if (status == FERRY_ERR_UNSUPPORTED) {
-        look_ns = LONG_LOOK_NS;
-        status = part_waiting(own, error);
-        look_ns = LOOK_NS;
+    bool is_none = false;
+    own->meets = true;
+    ferry_status status = part(own, &is_none, error);
+    if (status == FERRY_OK && own->is_apart) {
+        (void)shut_all(own->device, NULL);
+        status = try_others(own->device, &is_none, error);
+        FY_THEN(status, is_none ? FERRY_OK : keep_way(own, &is_none, error));
+        open_all();
+        is_none = is_none || !others_are_apart(own->device);
     }
+    if (status == FERRY_OK && (is_none || !own->is_apart)) {
+        status = fy_fail(error, FERRY_ERR_UNSUPPORTED, none_found);
+    }
+    own->meets = status == FERRY_OK;
     return status;
 }

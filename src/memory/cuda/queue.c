@@ -633,11 +633,39 @@ void fy_cuda_make_way(fy_exec_queue *queue)
     }
 }
 
+/* One of ferry's own streams, on which nothing waits: pinned. */
+static bool pin_plain(fy_exec_queue *queue)
+{
+    pthread_mutex_lock(&list_lock);
+    bool is_plain = queue->n_users > 0 && queue->stream == queue->own && !queue->meets;
+    queue->n_pins += is_plain;
+    pthread_mutex_unlock(&list_lock);
+    return is_plain;
+}
+
+static bool are_others_busy(const fy_exec_queue *queue)
+{
+    bool is_any = false;
+    for (fy_exec_queue *one = queues; one != NULL && !is_any; one = one->next) {
+        if (one != queue && one->device == queue->device && pin_plain(one)) {
+            is_any = is_busy(one);
+            unpin(one);
+        }
+    }
+    return is_any;
+}
+
+enum { MOST_NAPS = 10000 }; /* a second or less */
+
+/* What is busy could not be told from what is held up. */
 ferry_status fy_cuda_queue_meets(fy_exec_queue *queue, ferry_error *error)
 {
     const fy_cuda_device *device;
     ferry_status status = FERRY_OK;
     FY_TRY(fy_cuda_enter(queue->device->number, &device, error));
+    for (uint32_t i = 0; i < MOST_NAPS && are_others_busy(queue); i++) {
+        fy_cuda_nap(i);
+    }
     pthread_mutex_lock(&list_lock);
     if (!queue->meets) {
         status = fy_cuda_part_waiting(queue, error);

@@ -15,14 +15,19 @@
  * waits for a gate, which the watcher (watch.h) opens.
  */
 
+enum { FY_CUDA_N_PROBES = 64 };
+
 /* What a queue has in pinned memory: a page for words, and behind it the staging. */
 typedef struct fy_cuda_words {
     _Atomic uint64_t done;              /* the last mark that was reached: the stream writes it */
     _Alignas(64) _Atomic uint64_t gate; /* the last wait that is over: the watcher writes it */
-    _Alignas(64) _Atomic uint64_t trial, probe; /* of apart.h */
+    _Alignas(64) _Atomic uint64_t trial, probe; /* of apart.h, as what follows */
+    _Atomic uint64_t probes[FY_CUDA_N_PROBES];
 } fy_cuda_words;
 
 enum { FY_CUDA_WORDS_BYTES = 4096, FY_CUDA_STAGING_BYTES = 1 << 20 };
+
+_Static_assert(sizeof(fy_cuda_words) <= FY_CUDA_WORDS_BYTES, "a page holds them");
 
 /*
  * A host function in a stream's order. run is called once in any case, perhaps by another thread,
@@ -124,7 +129,7 @@ ferry_status fy_cuda_word_wait(fy_exec_queue *queue, _Atomic uint64_t *word, uin
 ferry_status fy_cuda_call(fy_exec_queue *queue, void (*function)(void *context), void *context,
                           ferry_error *error);
 
-/* Kernels on this queue wait for those of others: from here on no queue shares its channel. */
+/* Kernels on this queue are to wait for those of others: no other queue may share its channel. */
 ferry_status fy_cuda_queue_meets(fy_exec_queue *queue, ferry_error *error);
 
 /* lanes.c */
