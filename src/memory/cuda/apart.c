@@ -14,7 +14,7 @@
  */
 enum {
     LOOK_NS = 3000000,
-    SEARCH_NS = 200000000,
+    SEARCH_NS = 100000000,
     BUSY_NS = 200000000,
     MOST_STREAMS = 12,
     MOST_OF_DEVICE = 256, /* spares, before no more streams are made to find others */
@@ -253,8 +253,8 @@ static ferry_status try_locked(fy_exec_queue *own, bool is_idle, bool *is_none, 
 
 static ferry_status try_one(fy_exec_queue *own, bool *is_none, ferry_error *error)
 {
-    bool is_locked = lock_calls(own);
-    bool is_idle = is_locked && fy_cuda.cuStreamQuery(own->own) == CUDA_SUCCESS;
+    bool is_locked = !own->is_stuck && lock_calls(own);
+    bool is_idle = own->is_stuck || (is_locked && fy_cuda.cuStreamQuery(own->own) == CUDA_SUCCESS);
     ferry_status status = try_locked(own, is_idle, is_none, error);
     if (is_locked) {
         pthread_mutex_unlock(&own->calls);
@@ -358,18 +358,18 @@ ferry_status fy_cuda_part_one(fy_exec_queue *own, ferry_error *error)
 }
 
 /*
- * This is done at every launch, so what goes on at a first look is let be. Where one that waits
- * itself has moved, others may be in its new channel. What is wrong is found by who uses a stream.
+ * Best is a stream apart from all that may wait; else one that goes on beside what waits just now.
+ * Where one that waits itself has moved, others may be in its new channel. What is wrong with a
+ * stream is found by who uses it.
  */
-static void part_one_idle(fy_exec_queue *own)
+static void part_stuck(fy_exec_queue *own)
 {
     bool is_none = false;
-    if (fy_cuda.cuStreamQuery(own->own) != CUDA_SUCCESS || goes_on(own, own->own)) {
-        return;
+    (void)part(own, &is_none, NULL);
+    if (is_none) {
+        is_none = false;
+        (void)try_one(own, &is_none, NULL);
     }
-    (void)shut_all(own->device, own);
-    (void)try_locked(own, true, &is_none, NULL);
-    open_all();
     if (own->meets) {
         (void)shut_all(own->device, NULL);
         (void)try_others(own->device, &is_none, NULL);
@@ -378,11 +378,36 @@ static void part_one_idle(fy_exec_queue *own)
     warn(is_none);
 }
 
+/* Has nothing to do, and would not do it: then its calls stay locked. */
+static bool is_stuck(fy_exec_queue *own)
+{
+    if (!lock_calls(own)) {
+        return false;
+    }
+    bool is = fy_cuda.cuStreamQuery(own->own) == CUDA_SUCCESS && !goes_on(own, own->own);
+    if (!is) {
+        pthread_mutex_unlock(&own->calls);
+    }
+    return is;
+}
+
+/*
+ * This is done at every launch, so what goes on at a first look is let be. All are looked at first:
+ * a trial makes those that are shut for it look busy.
+ */
 void fy_cuda_part_idle(const fy_cuda_device *device)
 {
     for (fy_exec_queue *one = fy_cuda_first_queue(); one != NULL; one = one->next) {
-        if (is_own(one, device) && lock_calls(one)) {
-            part_one_idle(one);
+        one->is_stuck = is_own(one, device) && is_stuck(one);
+    }
+    for (fy_exec_queue *one = fy_cuda_first_queue(); one != NULL; one = one->next) {
+        if (one->is_stuck && !goes_on(one, one->own)) { /* it may have moved with another one */
+            part_stuck(one);
+        }
+    }
+    for (fy_exec_queue *one = fy_cuda_first_queue(); one != NULL; one = one->next) {
+        if (one->is_stuck) {
+            one->is_stuck = false;
             pthread_mutex_unlock(&one->calls);
         }
     }

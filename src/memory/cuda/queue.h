@@ -75,6 +75,7 @@ struct fy_exec_queue {
     CUstream other;              /* takes the place of its own */
     bool is_tried, is_apart; /* waits for a trial; went on in the last one, or has gone elsewhere */
     bool meets;              /* kernels on it wait for those of other queues */
+    bool is_stuck;           /* had nothing to do and did not go on; calls are locked */
 
     _Atomic bool is_dead;             /* the context is lost: the stream does nothing any more */
     fy_cuda_wait *waits, **last_wait; /* of the watcher's lock */
