@@ -130,6 +130,7 @@ USAGE = [
     ("--subset without a value", ["plan", "SPEC", "--subset"]),
     ("--save without a value", ["plan", "SPEC", "--save"]),
     ("--save to no name", ["plan", "SPEC", "--save", ""]),
+    ("--trace in no folder", ["plan", "SPEC", "--trace", "none/trace"]),
     ("unknown scheduling rule", ["plan", "SPEC", "--schedule=fate"]),
     ("a rule that is taken for a spec", ["plan", "SPEC", "--schedule", "first-fit"]),
     ("--duplex without a schedule", ["plan", "SPEC", "--duplex", "half"]),
@@ -163,7 +164,6 @@ FAILING = [
      [bad_specs.NAME, "4 bytes", "slot of 3"]),
     ("the same for a trace", ["--trace", "FOLDER/trace", "--slot-bytes", "3"],
      [bad_specs.NAME, "4 bytes", "slot of 3"]),
-    ("a trace in no folder", ["--trace", "FOLDER/none/trace"], ["none/trace"]),
     ("a rank outside the world", ["--schedule", "--rank", "12"], ["12 ranks"]),
     ("a lost rank outside the world", ["--without", "0,12"], ["rank 12", "12 ranks"]),
 ]
