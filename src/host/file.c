@@ -5,6 +5,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -219,11 +220,44 @@ out:
     return status;
 }
 
-/* What cannot be replaced: a device or a pipe, or a link whose file is still to come. */
-static ferry_status write_in_place(const char *path, fy_file_fill_fn fill, void *context,
-                                   ferry_error *error)
+/* The descriptor that a path names, as /dev/stdout does; -1: none. */
+static int descriptor_named(const char *path)
 {
-    int descriptor = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
+    static const char *const folders[] = {"/dev/fd/", "/proc/self/fd/"};
+    for (size_t i = 0; i < sizeof folders / sizeof folders[0]; i++) {
+        size_t length = strlen(folders[i]);
+        if (strncmp(path, folders[i], length) == 0) {
+            char *end;
+            long number = strtol(path + length, &end, 10);
+            bool is_number = end != path + length && *end == '\0' && number >= 0;
+            return is_number && number <= INT_MAX ? (int)number : -1;
+        }
+    }
+    return strcmp(path, "/dev/stdout") == 0   ? STDOUT_FILENO
+           : strcmp(path, "/dev/stderr") == 0 ? STDERR_FILENO
+                                              : -1;
+}
+
+/* The same of a link to such a path. */
+static int descriptor_behind(const char *path)
+{
+    char target[64];
+    int named = descriptor_named(path);
+    ssize_t length = named >= 0 ? -1 : readlink(path, target, sizeof target - 1);
+    if (length > 0) {
+        target[length] = '\0';
+        named = descriptor_named(target);
+    }
+    return named;
+}
+
+/*
+ * What cannot be replaced: a device or a pipe, a descriptor, or a link whose file is still to come.
+ * Takes the descriptor, which may be -1 with errno.
+ */
+static ferry_status write_in_place(int descriptor, const char *path, fy_file_fill_fn fill,
+                                   void *context, ferry_error *error)
+{
     FILE *stream = descriptor < 0 ? NULL : fdopen(descriptor, "wb");
     if (stream == NULL) {
         ferry_status status = fail_errno(path, "cannot be opened", error);
@@ -250,8 +284,14 @@ ferry_status fy_file_replace(const char *path, fy_file_fill_fn fill, void *conte
 {
     struct stat about;
     bool exists = stat(path, &about) == 0;
+    int named = descriptor_behind(path);
+    if (named >= 0) {
+        fflush(stdout); /* what was printed comes first */
+        return write_in_place(fcntl(named, F_DUPFD_CLOEXEC, 0), path, fill, context, error);
+    }
     if (exists ? !S_ISREG(about.st_mode) : is_link(path)) {
-        return write_in_place(path, fill, context, error);
+        return write_in_place(open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0666), path, fill, context,
+                              error);
     }
     if (!is_link(path)) {
         return replace_regular(path, fill, context, error);

@@ -39,7 +39,8 @@ ferry_status fy_file_size(const char *path, uint64_t *bytes_out, ferry_error *er
 /*
  * Writes a file so that a reader sees the old one or the whole new one: beside it first, synced,
  * then renamed. The writing is the caller's, through the stream. A link is followed to its file; a
- * device or a pipe is written to, and stays what it is.
+ * device or a pipe is written to, and stays what it is; so is what is open, where the path names a
+ * descriptor (/dev/stdout), and a file that is still to come behind a link.
  */
 typedef ferry_status (*fy_file_fill_fn)(void *context, void *stream, ferry_error *error);
 ferry_status fy_file_replace(const char *path, fy_file_fill_fn fill, void *context,

@@ -201,6 +201,7 @@ static void test_graphs(void **state)
             goes_on(meets[1 - i], "a queue with kernels, beside another one");
             goes_on(own, "a queue beside one with kernels");
             open_again(0);
+            goes_on(meets[i], "a queue that waits no longer"); /* what is busy is let be */
         }
     }
     for (int i = 0; i < N; i++) {

@@ -104,6 +104,20 @@ def case_outputs_to_a_fifo():
             assert sorted(os.listdir(folder)) == ["fifo", "link", "spec.json"], os.listdir(folder)
 
 
+def case_outputs_to_what_is_open():
+    """/dev/stdout is what is open there: behind what was written, and not a file in its place."""
+    for words in OUTPUTS[:4]:
+        with tempfile.TemporaryDirectory() as folder:
+            spec_in(folder)
+            words = ["spec.json" if word == "SPEC" else word for word in words]
+            script = 'cd "$1" && shift && echo before > log && "$@" plain > out && "$@" /dev/stdout >> log'
+            status, out, error = ask(folder, FERRY, *words, program=["sh", "-c", script, "sh"])
+            assert (status, error) == (0, ""), (words, status, out, error)
+            log, plain, out = [(Path(folder) / name).read_text() for name in ("log", "plain", "out")]
+            assert log.startswith("before\n") and plain in log, (words, log[:200])
+            assert len(log) == len("before\n") + len(plain) + len(out.replace("plain", "/dev/stdout")), words
+
+
 def case_outputs_behind_links():
     """The link stays, and its file gets what a plain one gets, old or new."""
     for words in OUTPUTS[:4]:

@@ -6,6 +6,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
@@ -18,14 +19,17 @@ static ferry_status fail_file(const char *path, const char *what, ferry_error *e
     return FERRY_ERR_IO;
 }
 
-/* flags: of open, beside those of writing. */
-static ferry_status write_file(const char *path, int flags, fill_file_fn fill, const void *context,
-                               ferry_error *error)
+/* Takes the descriptor, which may be -1 with errno. */
+static ferry_status write_to(int descriptor, const char *path, fill_file_fn fill,
+                             const void *context, ferry_error *error)
 {
-    int descriptor = open(path, O_WRONLY | O_CREAT | O_CLOEXEC | flags, 0666);
     FILE *file = descriptor < 0 ? NULL : fdopen(descriptor, "wb");
     if (file == NULL) {
-        return fail_file(path, "cannot be created", error);
+        ferry_status status = fail_file(path, "cannot be created", error);
+        if (descriptor >= 0) {
+            close(descriptor);
+        }
+        return status;
     }
     ferry_status status = fill(context, file, error);
     bool full = status == FERRY_OK && fflush(file) != 0;
@@ -36,6 +40,45 @@ static ferry_status write_file(const char *path, int flags, fill_file_fn fill, c
         status = fail_file(path, "cannot be written", error);
     }
     return status;
+}
+
+/* flags: of open, beside those of writing. */
+static ferry_status write_file(const char *path, int flags, fill_file_fn fill, const void *context,
+                               ferry_error *error)
+{
+    int descriptor = open(path, O_WRONLY | O_CREAT | O_CLOEXEC | flags, 0666);
+    return write_to(descriptor, path, fill, context, error);
+}
+
+/* The descriptor that a path names, as /dev/stdout does; -1: none. */
+static int descriptor_named(const char *path)
+{
+    static const char *const folders[] = {"/dev/fd/", "/proc/self/fd/"};
+    for (size_t i = 0; i < sizeof folders / sizeof folders[0]; i++) {
+        size_t length = strlen(folders[i]);
+        if (strncmp(path, folders[i], length) == 0) {
+            char *end;
+            long number = strtol(path + length, &end, 10);
+            bool is_number = end != path + length && *end == '\0' && number >= 0;
+            return is_number && number <= INT_MAX ? (int)number : -1;
+        }
+    }
+    return strcmp(path, "/dev/stdout") == 0   ? STDOUT_FILENO
+           : strcmp(path, "/dev/stderr") == 0 ? STDERR_FILENO
+                                              : -1;
+}
+
+/* The same of a link to such a path. */
+static int descriptor_behind(const char *path)
+{
+    char target[64];
+    int named = descriptor_named(path);
+    ssize_t length = named >= 0 ? -1 : readlink(path, target, sizeof target - 1);
+    if (length > 0) {
+        target[length] = '\0';
+        named = descriptor_named(target);
+    }
+    return named;
 }
 
 static ferry_status replace_regular(const char *path, fill_file_fn fill, const void *context,
@@ -74,6 +117,11 @@ ferry_status replace_file(const char *path, fill_file_fn fill, const void *conte
 {
     struct stat about;
     bool exists = stat(path, &about) == 0;
+    int named = descriptor_behind(path);
+    if (named >= 0) { /* behind what was written there, whatever it is */
+        fflush(stdout);
+        return write_to(fcntl(named, F_DUPFD_CLOEXEC, 0), path, fill, context, error);
+    }
     if (exists ? !S_ISREG(about.st_mode) : is_link(path)) {
         /* Renaming would put a file in the place of a device, or of a link whose file is to come.
          */

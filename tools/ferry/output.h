@@ -10,7 +10,8 @@
 
 /*
  * Replaces the file at path, or behind a link there, by what fill writes to it, or leaves it as it
- * was. A device or a pipe is written to.
+ * was. A device or a pipe is written to; so is what is open, where the path names a descriptor
+ * (/dev/stdout, /dev/fd/5), and a file that is still to come behind a link.
  */
 typedef ferry_status (*fill_file_fn)(const void *context, FILE *file, ferry_error *error);
 ferry_status replace_file(const char *path, fill_file_fn fill, const void *context,

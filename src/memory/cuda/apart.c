@@ -106,21 +106,33 @@ static uint32_t count_spares(const fy_cuda_device *device)
     return n;
 }
 
-/* As many spares as there are words for, all at once; n_spares: none of them goes on. */
-static size_t find_among(fy_exec_queue *own, size_t first)
+/*
+ * Spares, as many as there are words for, all at once. A word says when its stream was asked, and
+ * in which batch, so an answer to any question since the search began counts, however late it is.
+ */
+enum { MOST_BATCHES = MOST_SPARES / FY_CUDA_N_PROBES };
+
+static bool has_answered(const fy_exec_queue *own, size_t word, size_t batch, uint64_t since)
 {
-    uint64_t number = ++own->n_probes, end = now_ns() + LOOK_NS;
-    size_t n = fy_min(n_spares - first, FY_CUDA_N_PROBES);
+    uint64_t answer = atomic_load(&own->words->probes[word]);
+    return answer / MOST_BATCHES >= since && answer % MOST_BATCHES == batch;
+}
+
+/* n_spares: none of them goes on. */
+static size_t find_among(fy_exec_queue *own, size_t batch, uint64_t since)
+{
+    size_t first = batch * FY_CUDA_N_PROBES, n = fy_min(n_spares - first, FY_CUDA_N_PROBES);
+    uint64_t question = ++own->n_probes * MOST_BATCHES + batch, end = now_ns() + LOOK_NS;
     for (size_t i = 0; i < n; i++) {
         if (spares[first + i].device == own->device) {
             (void)fy_cuda.cuStreamWriteValue64(spares[first + i].stream,
-                                               address_of(&own->words->probes[i]), number,
+                                               address_of(&own->words->probes[i]), question,
                                                CU_STREAM_WRITE_VALUE_DEFAULT);
         }
     }
     for (uint32_t n_looks = 0; now_ns() < end; n_looks++) {
         for (size_t i = 0; i < n; i++) {
-            if (atomic_load(&own->words->probes[i]) == number) {
+            if (has_answered(own, i, batch, since)) {
                 return first + i;
             }
         }
@@ -129,10 +141,10 @@ static size_t find_among(fy_exec_queue *own, size_t first)
     return n_spares;
 }
 
-static bool find_spare(fy_exec_queue *own, CUstream *stream_out)
+static bool find_spare(fy_exec_queue *own, uint64_t since, CUstream *stream_out)
 {
-    for (size_t first = 0; first < n_spares; first += FY_CUDA_N_PROBES) {
-        size_t found = find_among(own, first);
+    for (size_t batch = 0; batch * FY_CUDA_N_PROBES < n_spares; batch++) {
+        size_t found = find_among(own, batch, since);
         if (found < n_spares) {
             *stream_out = spares[found].stream;
             spares[found] = spares[--n_spares];
@@ -159,13 +171,13 @@ static ferry_status find_fresh(fy_exec_queue *own, CUstream *stream_out, ferry_e
 /* *stream_out stays NULL where there is none. */
 static ferry_status find_other(fy_exec_queue *own, CUstream *stream_out, ferry_error *error)
 {
-    uint64_t end = now_ns() + SEARCH_NS;
-    if (!find_spare(own, stream_out)) {
+    uint64_t since = own->n_probes + 1, end = now_ns() + SEARCH_NS;
+    if (!find_spare(own, since, stream_out)) {
         FY_TRY(find_fresh(own, stream_out, error));
     }
     for (uint32_t i = 0; *stream_out == NULL && now_ns() < end; i++) {
         fy_cuda_nap(i);
-        (void)find_spare(own, stream_out);
+        (void)find_spare(own, since, stream_out);
     }
     return FERRY_OK;
 }
