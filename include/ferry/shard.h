@@ -141,7 +141,7 @@ typedef struct ferry_held_box {
     uint64_t source_global[FERRY_MAX_DIMS]; /* its shape */
     ferry_dtype source_dtype;               /* dtype is the parameter's */
     const ferry_conversion *conversion;     /* NULL: both are the same, and so are the elements */
-    /* Of scales that are made on the way: of whose blocks; source_dtype is that one's type. */
+    /* Of scales and codes made on the way: of whose blocks; source_dtype is that one's type. */
     const char *values;
     uint64_t values_global[FERRY_MAX_DIMS];
     /*

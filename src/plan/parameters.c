@@ -265,10 +265,15 @@ static ferry_status visit_turns(const held_walk *w, ferry_held_box *box, const f
     return status;
 }
 
-/* Of whose blocks a box of scales has them. */
-static void name_values(const ferry_plan *plan, const fy_scales *scales, ferry_held_box *box)
+/* Of whose blocks a box has scales or codes, if it has either. */
+static void name_values(const ferry_plan *plan, const fy_tensor *tensor, ferry_held_box *box)
 {
-    const fy_tensor *values = fy_problem_whole(&plan->problem, scales->tensor);
+    bool is_codes = box->conversion != NULL && box->conversion->kind == FERRY_CONVERSION_CODES;
+    const fy_tensor *values =
+        tensor->scales != NULL ? fy_problem_whole(&plan->problem, tensor->scales->tensor) : tensor;
+    if (tensor->scales == NULL && !is_codes) {
+        return;
+    }
     box->values = values->name;
     memcpy(box->values_global, values->shape, values->n_dims * sizeof *values->shape);
 }
@@ -323,9 +328,7 @@ static ferry_status visit_held(held_walk *w, const fy_parameter *parameter, uint
                               .n_dims = said->n_dims,
                               .offset = said->offset};
         bool is_empty = false;
-        if (tensor->scales != NULL) {
-            name_values(w->plan, tensor->scales, &box);
-        }
+        name_values(w->plan, tensor, &box);
         name_scales(w, p, &box);
         for (uint32_t d = 0; d < said->n_dims; d++) {
             box.begin[d] = said->numbers[d];

@@ -224,13 +224,30 @@ def case_mixed_table():
 
 
 def case_mixed_wrong():
-    """A bit that is flipped on its way to the output on a device is found, and told."""
+    """Bits that are flipped on their way to outputs on devices are found there, and only if it is asked for."""
     for kind in kinds():
-        bad_mixed = ("bench", "mixed", "--memory", kind, "--local-dp", "2", "--op", "all-gather", "--mode",
-                     "fused-waits-unicast", "--sizes", "8K:8K", "--check", "--transport", "flip=3:inproc")
-        status, out, err = ask(*bad_mixed, env=environment(kind))
-        assert status == 1 and err.count("\n") == 1 and err.startswith("ferry bench: "), (out, err)
-        assert "# Wrong elements    : " not in out or "0 OK" not in out, out
+        words = ("bench", "mixed", "--memory", kind, "--local-dp", "2", "--op", "all-gather", "--mode",
+                 "fused-waits-unicast", "--sizes", "8K:8K", "--warmup", "0", "--iterations", "2", "--json",
+                 "--transport", "flip=3:inproc")
+        status, out, err = ask(*words, "--check", env=environment(kind))
+        assert status == 1 and err.count("\n") == 1, (out, err)
+        about = json.loads(out)
+        line, = about["results"]
+        assert about["memory"] == kind and line["by"] == "host", about
+        assert line["wrong"] > 0 and line["in_place"]["wrong"] > 0, line
+        assert about["wrong"] == line["wrong"] + line["in_place"]["wrong"], about
+        assert err.startswith(f"ferry bench: wrong elements: {about['wrong']}, "), err
+        about = json.loads(good(*words, env=environment(kind)))
+        assert about["wrong"] is about["results"][0]["wrong"] is None, about
+
+
+def case_mixed_room():
+    """The test kind's devices have the host's memory: a rank's tensors are there twice, and are counted so."""
+    words = ("bench", "mixed", "--local-dp", "2", "--op", "all-gather", "--sizes", "1024G:1024G")
+    for engine in ("inproc", "shm"):
+        for kind, needed in (("host", 10), *((kind, 20 if kind == "far" else 10) for kind in kinds())):
+            bad(1, rf"^ferry bench: 2 ranks need {needed}\.00 TiB for tensors on this machine, which has ", *words,
+                "--memory", kind, "--transport", engine, env=environment(kind))
 
 
 def case_mixed_predict():

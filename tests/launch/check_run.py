@@ -336,6 +336,25 @@ def case_boxes():
     assert element == row + 1024 * column, err
 
 
+def case_codes_without_scales():
+    """Of a tensor that is made of others: codes are verified also where no scales of them are wanted."""
+    rows = [{"name": name, "shape": [4, 64], "dtype": "bf16", "only": "source"} for name in "ab"]
+    whole = {"name": "w", "shape": [8, 64], "dtype": "bf16", "source": [
+        {"tensor": name, "begin": [0, 0], "shape": [4, 64], "at": [at, 0]} for name, at in (("a", 0), ("b", 4))]}
+    codes = {"ranks": [2, 3], "parameter": "codes", "elements": 512,
+             "quantize": {"format": "f8e4m3", "block": [4, 32], "scale": "*_s"}, "holds": [
+                 {"tensor": "w", "begin": [0, 0], "shape": [8, 64], "offset": 0, "strides": [64, 1]}]}
+    scales = {"rank": 3, "parameter": "scales", "elements": 4, "holds": [
+        {"tensor": "w_s", "begin": [0, 0], "shape": [2, 2], "offset": 0, "strides": [2, 1]}]}
+    spec = matrix(source=2, tensors=[whole, *rows])
+    for number, boxes in enumerate(([codes], [codes, scales])):
+        spec["destination"] = {"boxes": boxes}
+        about = json.loads(good(write(spec, f"codes{number}.json"), "--json"))
+        assert about["verified"]["bytes"] == 2 * 512 + number * 16, about["verified"]
+    # What is wrong there is found, and named by the tensor that has the codes.
+    bad(1, "w[", FOLDER / "codes0.json", "--paths", "staged", "--transport", "flip=2:inproc")
+
+
 def case_random_boxes():
     found, seed = 0, SEED + 5000
     while found < (COUNT + 1) // 2:

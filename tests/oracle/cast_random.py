@@ -336,8 +336,11 @@ def put_parted(rng, spec):
     ranks = sorted({rank for entry in destination["boxes"]
                     for rank in box_random.listed_ranks(entry)})
     some = rng.sample(ranks, rng.randint(1, len(ranks)))
-    for entry in quantized_boxes_of(rng, name, shape, block, quantize):
-        destination["boxes"].append({"ranks": some, **entry})
+    codes, scales = quantized_boxes_of(rng, name, shape, block, quantize)
+    destination["boxes"].append({"ranks": some, **codes})
+    scaled = rng.sample(some, rng.randint(0, len(some)))
+    if scaled:
+        destination["boxes"].append({"ranks": scaled, **scales})
 
 
 def add_parted(rng, spec):

@@ -211,7 +211,9 @@ static ferry_status check_room(mixed_bench *b, uint64_t bytes, ferry_error *erro
     uint64_t n = alone ? b->rank.info.local_size : b->rank.n_ranks;
     ferry_status status = ferry_machine_probe(0, &machine, error);
     FY_THEN(status, ferry_world_barrier(b->rank.world, error));
-    uint64_t needed = n * bytes;
+    /* What devices of the test kind have is the host's memory, too. */
+    uint64_t copies = b->rank.device.kind == FERRY_MEMORY_FAR ? 2 : 1;
+    uint64_t needed = copies * n * bytes;
     if (status == FERRY_OK && needed > machine.room_bytes) {
         char text[2][32];
         status = mixed_fail(error, FERRY_ERR_NO_MEMORY,

@@ -90,13 +90,10 @@ ferry_status run_parts_note_shard(void *context, const ferry_shard *shard)
     return n == 0 ? FERRY_OK : add_tensor(list, shard->tensor, shard->global, shard->n_dims);
 }
 
-/* Boxes of scales know how large the tensor of values is; those of codes, what it is made of. */
+/* A rank may have codes without their scales, but no scales without their codes. */
 ferry_status run_parts_note_box(void *context, const ferry_held_box *box)
 {
     run_parts *list = context;
-    if (box->conversion != NULL && box->conversion->kind == FERRY_CONVERSION_SCALES) {
-        return add_tensor(list, box->values, box->values_global, box->n_dims);
-    }
     if (!is_codes(box->conversion) || strcmp(box->source, box->tensor) == 0) {
         return FERRY_OK;
     }
@@ -104,6 +101,7 @@ ferry_status run_parts_note_box(void *context, const ferry_held_box *box)
                       .source = box->source,
                       .n_dims = box->n_dims,
                       .source_n_dims = box->source_n_dims};
+    FY_TRY(add_tensor(list, box->values, box->values_global, box->n_dims));
     return add_part(list, &named, box->begin, box->shape, box->source_begin, box->source_global);
 }
 
@@ -132,7 +130,7 @@ static int compare_tensors(const void *a, const void *b)
     return strcmp(((const run_parted *)a)->tensor, ((const run_parted *)b)->tensor);
 }
 
-/* A tensor that a rank has twice, or that has scales in several boxes, is told as often. */
+/* A tensor that a rank has twice, or has codes of in several boxes, is told as often. */
 static size_t drop_repeats(void *items, size_t n, size_t bytes,
                            int (*compare)(const void *, const void *))
 {
