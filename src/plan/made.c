@@ -34,13 +34,20 @@ typedef struct part {
     fy_box blocks;
 } part;
 
+/* Of f4 a box of the rank with a scale of each matrix. */
+typedef struct given_box {
+    const fy_memory_box *box;
+    fy_box matrices;
+} given_box;
+
 typedef struct making_list {
     const ferry_plan *plan;
     uint32_t rank, tensor, n_dims;
     own_box *codes, *scales;
     size_t n_codes, n_scales, codes_capacity, scales_capacity;
-    const fy_memory_box **given; /* of f4 its boxes of the tensor with a scale of each matrix */
+    given_box *given;
     size_t n_given, given_capacity;
+    fy_box_tree *given_tree; /* NULL: they are few */
     part *parts;
     size_t n_parts, part_capacity;
     fy_box *rest, *next; /* of a box of scales, what no codes were found for */
@@ -65,7 +72,10 @@ static ferry_status add_own(making_list *m, const fy_memory_box *box,
 {
     if (conversion == NULL) {
         FY_TRY(FY_GROW(m->given, m->given_capacity, m->n_given + 1, "the scales of a rank", error));
-        m->given[m->n_given++] = box;
+        given_box *given = &m->given[m->n_given++];
+        given->box = box;
+        memcpy(given->matrices.begin, box->numbers, box->n_dims * sizeof(uint64_t));
+        memcpy(given->matrices.length, fy_memory_shape(box), box->n_dims * sizeof(uint64_t));
         return FERRY_OK;
     }
     own_box own = {.box = box, .conversion = conversion, .scales = scales};
@@ -238,21 +248,35 @@ static ferry_status match(making_list *m, uint32_t scales, const fy_box_tree *tr
     return m->n_rest == 0 ? FERRY_OK : fail_rest(m, own, error);
 }
 
+/* Of boxes that lie so many bytes apart; NULL where these are few. */
+static ferry_status grow_tree(const void *first, size_t apart, size_t n_boxes, uint32_t n_dims,
+                              fy_box_tree **tree_out, ferry_error *error)
+{
+    size_t n = n_boxes * n_dims;
+    *tree_out = NULL;
+    if (n_boxes <= TREE_FROM || n_dims == 0) {
+        return FERRY_OK;
+    }
+    uint64_t *numbers = fy_alloc(n, 2 * sizeof *numbers);
+    FY_TRY(fy_check_memory(numbers != NULL, "the boxes of a rank", error));
+    for (size_t i = 0; i < n_boxes; i++) {
+        const fy_box *box = (const void *)((const char *)first + i * apart);
+        memcpy(numbers + i * n_dims, box->begin, n_dims * sizeof *numbers);
+        memcpy(numbers + n + i * n_dims, box->length, n_dims * sizeof *numbers);
+    }
+    ferry_status status =
+        fy_box_tree_create(numbers, numbers + n, n_boxes, n_dims, tree_out, error);
+    fy_free(numbers);
+    return status;
+}
+
 static ferry_status match_all(making_list *m, ferry_error *error)
 {
     fy_box_tree *tree = NULL;
     ferry_status status = FERRY_OK;
-    if (m->n_codes > TREE_FROM) {
-        size_t n = m->n_codes * m->n_dims;
-        uint64_t *numbers = fy_alloc(n, 2 * sizeof *numbers);
-        FY_TRY(fy_check_memory(numbers != NULL, "the codes of a rank", error));
-        for (size_t i = 0; i < m->n_codes; i++) {
-            memcpy(numbers + i * m->n_dims, m->codes[i].blocks.begin, m->n_dims * sizeof *numbers);
-            memcpy(numbers + n + i * m->n_dims, m->codes[i].blocks.length,
-                   m->n_dims * sizeof *numbers);
-        }
-        status = fy_box_tree_create(numbers, numbers + n, m->n_codes, m->n_dims, &tree, error);
-        fy_free(numbers);
+    if (m->n_codes > 0) {
+        status =
+            grow_tree(&m->codes[0].blocks, sizeof m->codes[0], m->n_codes, m->n_dims, &tree, error);
     }
     for (uint32_t s = 0; s < m->n_scales && status == FERRY_OK; s++) {
         status = match(m, s, tree, error);
@@ -274,15 +298,32 @@ static fy_made_place place_of(const making_list *m, const fy_memory_box *box, co
 }
 
 /* Whether a box has a scale of each of the matrices that begin there. */
-static bool has_given(const fy_memory_box *given, const uint64_t *begin, const uint64_t *shape)
+static bool has_given(const given_box *given, const uint64_t *begin, const uint64_t *shape)
 {
-    for (uint32_t d = 0; d < given->n_dims; d++) {
-        uint64_t first = given->numbers[d], end = first + fy_memory_shape(given)[d];
-        if (begin[d] < first || begin[d] + shape[d] > end) {
+    const fy_box *all = &given->matrices;
+    for (uint32_t d = 0; d < given->box->n_dims; d++) {
+        if (begin[d] < all->begin[d] || begin[d] + shape[d] > all->begin[d] + all->length[d]) {
             return false;
         }
     }
     return true;
+}
+
+/* *box_out: NULL, if none has all. */
+static ferry_status find_given(making_list *m, const uint64_t *begin, const uint64_t *shape,
+                               const fy_memory_box **box_out, ferry_error *error)
+{
+    size_t n = m->n_given;
+    *box_out = NULL;
+    if (m->given_tree != NULL) {
+        FY_TRY(fy_box_tree_find(m->given_tree, begin, shape, &m->found, &m->found_capacity, &n,
+                                error));
+    }
+    for (size_t i = 0; i < n && *box_out == NULL; i++) {
+        const given_box *given = &m->given[m->given_tree == NULL ? i : m->found[i]];
+        *box_out = has_given(given, begin, shape) ? given->box : NULL;
+    }
+    return FERRY_OK;
 }
 
 static ferry_status fail_given(const making_list *m, const fy_memory_box *codes, const char *given,
@@ -297,8 +338,8 @@ static ferry_status fail_given(const making_list *m, const fy_memory_box *codes,
 }
 
 /* Of f4, where the scales of the matrices lie; codes: the box with what is made. */
-static ferry_status place_given(const making_list *m, const fy_memory_box *codes,
-                                const uint64_t *begin, fy_made_codes *made, ferry_error *error)
+static ferry_status place_given(making_list *m, const fy_memory_box *codes, const uint64_t *begin,
+                                fy_made_codes *made, ferry_error *error)
 {
     const fy_problem *problem = &m->plan->problem;
     uint32_t given = problem->tensors[m->tensor].tensor_scale;
@@ -312,17 +353,17 @@ static ferry_status place_given(const making_list *m, const fy_memory_box *codes
                        memory_of(m)->side->parameters[codes->parameter].name, m->rank,
                        problem->tensors[m->tensor].name);
     }
-    for (size_t i = 0; i < m->n_given; i++) {
-        if (has_given(m->given[i], begin, made->shape)) {
-            made->given = place_of(m, m->given[i], begin);
-            return FERRY_OK;
-        }
+    const fy_memory_box *box;
+    FY_TRY(find_given(m, begin, made->shape, &box, error));
+    if (box == NULL) {
+        return fail_given(m, codes, problem->tensors[given - 1].name, error);
     }
-    return fail_given(m, codes, problem->tensors[given - 1].name, error);
+    made->given = place_of(m, box, begin);
+    return FERRY_OK;
 }
 
 /* scales: of the blocks, or NULL: nobody wants them. */
-static ferry_status visit_blocks(const making_list *m, const own_box *codes, const own_box *scales,
+static ferry_status visit_blocks(making_list *m, const own_box *codes, const own_box *scales,
                                  const fy_box *blocks, bool stores_codes,
                                  fy_made_codes_visitor *visitor, void *context, ferry_error *error)
 {
@@ -348,7 +389,7 @@ static ferry_status visit_blocks(const making_list *m, const own_box *codes, con
 }
 
 /* Codes whose blocks have their scales in one box come with them, others by themselves. */
-static ferry_status visit_all(const making_list *m, fy_made_codes_visitor *visitor, void *context,
+static ferry_status visit_all(making_list *m, fy_made_codes_visitor *visitor, void *context,
                               ferry_error *error)
 {
     ferry_status status = FERRY_OK;
@@ -387,7 +428,14 @@ static ferry_status visit_tensor(making_list *m, fy_made_codes_visitor *visitor,
         }
     }
     FY_TRY(match_all(m, error));
-    return visit_all(m, visitor, context, error);
+    if (m->n_given > 0) {
+        FY_TRY(grow_tree(&m->given[0].matrices, sizeof m->given[0], m->n_given, m->n_dims - 2,
+                         &m->given_tree, error));
+    }
+    ferry_status status = visit_all(m, visitor, context, error);
+    fy_box_tree_destroy(m->given_tree);
+    m->given_tree = NULL;
+    return status;
 }
 
 ferry_status fy_plan_visit_made_boxes(const ferry_plan *plan, uint32_t rank,

@@ -6,6 +6,7 @@
 #include "base/hash.h"
 #include "prove/held.h"
 #include "prove/quantize.h"
+#include "prove/rank_boxes.h"
 
 #include <string.h>
 
@@ -145,27 +146,59 @@ static ferry_status take_out(remainder *r, const region *made, ferry_error *erro
     return FERRY_OK;
 }
 
-/* Takes out what a parameter has of the codes, if it makes them. */
-static ferry_status take_parameter(const fy_proof_makers *makers, const fy_proof_spec *spec,
-                                   size_t owned, const fy_proof_scaling *scaling, remainder *r,
-                                   ferry_error *error)
+/* What is looked at for one rank, and of what. */
+typedef struct checking {
+    const fy_proof_makers *makers;
+    const fy_proof_spec *spec;
+    const fy_proof_memory *memory;
+    size_t position;
+    fy_proof_rank_boxes boxes; /* of the rank */
+    const fy_proof_scaling *scaling;
+    remainder left;
+} checking;
+
+static const fy_proof_parameter *parameter_of(const checking *c, size_t owned)
 {
-    const fy_proof_memory *memory = spec->sides[FY_PROOF_DESTINATION].memory;
-    const fy_proof_parameter *p = &memory->parameters[memory->owned[owned]];
-    const fy_proof_maker *maker = find(makers, owned, scaling->tensor);
-    if (maker == NULL || !maker->at_receiver || p->quantize == NULL ||
-        !fy_proof_quantize_is_alike(p->quantize, scaling->quantize)) {
-        return FERRY_OK;
-    }
-    for (size_t b = 0; b < p->n_boxes && r->n > 0; b++) {
-        region made;
-        for (uint64_t turn = 0; p->boxes[b].tensor == scaling->tensor && r->n > 0 &&
-                                region_of(&p->boxes[b], turn, scaling->block, &made);
-             turn++) {
-            FY_TRY(take_out(r, &made, error));
-        }
+    return &c->memory->parameters[c->memory->owned[owned]];
+}
+
+/* Takes out what all turns of a box have, in blocks of so many elements. */
+static ferry_status take_turns(checking *c, const fy_proof_held *held, const uint64_t *block,
+                               ferry_error *error)
+{
+    region has;
+    for (uint64_t turn = 0; c->left.n > 0 && region_of(held, turn, block, &has); turn++) {
+        FY_TRY(take_out(&c->left, &has, error));
     }
     return FERRY_OK;
+}
+
+/* Takes out what a box has of the codes, if its rank makes them. */
+static ferry_status take_codes(void *context, const fy_proof_rank_box *its, ferry_error *error)
+{
+    checking *c = context;
+    const fy_proof_parameter *p = parameter_of(c, its->owned);
+    const fy_proof_maker *maker = find(c->makers, its->owned, c->scaling->tensor);
+    bool makes = maker != NULL && maker->at_receiver && p->quantize != NULL &&
+                 fy_proof_quantize_is_alike(p->quantize, c->scaling->quantize);
+    return makes ? take_turns(c, its->held, c->scaling->block, error) : FERRY_OK;
+}
+
+/* Takes out of a region what boxes of a tensor with such blocks have. */
+static ferry_status take_from(checking *c, const region *all, uint32_t tensor,
+                              const uint64_t *block, fy_proof_visit_held_fn take,
+                              ferry_error *error)
+{
+    uint64_t begin[FY_PROOF_DIMS], end[FY_PROOF_DIMS];
+    FY_TRY(FY_GROW(c->left.items, c->left.capacity, (size_t)1, "the scales of a plan", error));
+    c->left.items[0] = *all;
+    c->left.n = 1;
+    c->left.meets = false;
+    for (size_t d = 0; d < FY_PROOF_DIMS; d++) {
+        begin[d] = all->begin[d] * block[d];
+        end[d] = (all->begin[d] + all->length[d]) * block[d];
+    }
+    return fy_proof_rank_boxes_visit(&c->boxes, tensor, begin, end, take, c, c->spec->looks, error);
 }
 
 static ferry_status fail_box(const fy_proof_spec *spec, const fy_proof_scale_box *its,
@@ -188,63 +221,31 @@ static ferry_status fail_box(const fy_proof_spec *spec, const fy_proof_scale_box
                          NAME_BYTES, tensor->name, element, rank, NAME_BYTES, p->name);
 }
 
-/* One turn of a box of scales: moves bring all of it, or the rank makes all of it. */
-static ferry_status check_turn(const fy_proof_makers *makers, const fy_proof_spec *spec,
-                               const fy_proof_scale_box *its, size_t position, const region *all,
-                               remainder *r, ferry_error *error)
+/* Moves bring all of each turn of a box of scales, or the rank makes all of it. */
+static ferry_status check_scale_box(checking *c, const fy_proof_scale_box *its, ferry_error *error)
 {
-    const fy_proof_memory *memory = spec->sides[FY_PROOF_DESTINATION].memory;
-    const fy_proof_parameter *p = &memory->parameters[memory->owned[its->owned]];
-    const fy_proof_scaling *scaling = spec->tensors[p->boxes[its->box].tensor].entry->scaling;
-    FY_TRY(FY_GROW(r->items, r->capacity, (size_t)1, "the scales of a plan", error));
-    r->items[0] = *all;
-    r->n = 1;
-    r->meets = false;
-    for (size_t o = memory->first[position]; o < memory->first[position + 1]; o++) {
-        FY_TRY(take_parameter(makers, spec, o, scaling, r, error));
-    }
-    if (its->is_written ? !r->meets : r->n == 0) {
-        return FERRY_OK;
-    }
-    return fail_box(spec, its, position, r->n > 0 ? r->items[0].begin : all->begin, error);
-}
-
-static ferry_status check_scales(const fy_proof_makers *makers, const fy_proof_spec *spec,
-                                 remainder *r, ferry_error *error)
-{
-    const fy_proof_memory *memory = spec->sides[FY_PROOF_DESTINATION].memory;
-    size_t position = 0;
-    for (size_t i = 0; i < makers->n_boxes; i++) {
-        const fy_proof_scale_box *its = &makers->boxes[i];
-        const fy_proof_parameter *p = &memory->parameters[memory->owned[its->owned]];
-        region all;
-        while (its->owned >= memory->first[position + 1]) {
-            position++;
-        }
-        for (uint64_t turn = 0; region_of(&p->boxes[its->box], turn, ones, &all); turn++) {
-            FY_TRY(check_turn(makers, spec, its, position, &all, r, error));
+    const fy_proof_held *held = &parameter_of(c, its->owned)->boxes[its->box];
+    region all;
+    c->scaling = c->spec->tensors[held->tensor].entry->scaling;
+    for (uint64_t turn = 0; region_of(held, turn, ones, &all); turn++) {
+        FY_TRY(take_from(c, &all, c->scaling->tensor, c->scaling->block, take_codes, error));
+        if (its->is_written ? c->left.meets : c->left.n > 0) {
+            return fail_box(c->spec, its, c->position,
+                            c->left.n > 0 ? c->left.items[0].begin : all.begin, error);
         }
     }
     return FERRY_OK;
 }
 
-/* Takes out the matrices whose scales a parameter has as they are. */
-static ferry_status take_given(const fy_proof_spec *spec, const fy_proof_parameter *p,
-                               uint32_t given, remainder *r, ferry_error *error)
+/* Takes out the matrices whose scales a box has as they are. */
+static ferry_status take_given(void *context, const fy_proof_rank_box *its, ferry_error *error)
 {
+    checking *c = context;
+    const fy_proof_parameter *p = parameter_of(c, its->owned);
     bool is_changed = p->cast.is_said && (p->cast.scale != 1 || p->cast.add != 0);
-    if (is_changed || p->dtype.kind != spec->tensors[given].entry->dtype.kind) {
-        return FERRY_OK;
-    }
-    for (size_t b = 0; b < p->n_boxes; b++) {
-        region has;
-        for (uint64_t turn = 0;
-             p->boxes[b].tensor == given && r->n > 0 && region_of(&p->boxes[b], turn, ones, &has);
-             turn++) {
-            FY_TRY(take_out(r, &has, error));
-        }
-    }
-    return FERRY_OK;
+    bool has =
+        !is_changed && p->dtype.kind == c->spec->tensors[its->held->tensor].entry->dtype.kind;
+    return has ? take_turns(c, its->held, ones, error) : FERRY_OK;
 }
 
 /* The matrices of a box of f4 as the scales of these count them: without rows and columns. */
@@ -259,51 +260,49 @@ static region matrices_of(const region *codes)
 }
 
 /* Of f4 that a rank makes of a box of its parameter. */
-static ferry_status check_given(const fy_proof_spec *spec, size_t position, size_t owned,
-                                const fy_proof_held *box, remainder *r, ferry_error *error)
+static ferry_status check_given(checking *c, size_t owned, const fy_proof_held *box,
+                                ferry_error *error)
 {
-    const fy_proof_side *side = &spec->sides[FY_PROOF_DESTINATION];
-    const fy_proof_memory *memory = side->memory;
-    const fy_proof_tensor *tensor = &spec->tensors[box->tensor];
+    const fy_proof_tensor *tensor = &c->spec->tensors[box->tensor];
     region codes;
     for (uint64_t turn = 0; region_of(box, turn, ones, &codes); turn++) {
-        FY_TRY(FY_GROW(r->items, r->capacity, (size_t)1, "the scales of a plan", error));
-        r->items[0] = matrices_of(&codes);
-        r->n = 1;
-        for (size_t o = memory->first[position]; o < memory->first[position + 1]; o++) {
-            const fy_proof_parameter *p = &memory->parameters[memory->owned[o]];
-            FY_TRY(take_given(spec, p, tensor->given - 1, r, error));
-        }
-        if (r->n > 0) {
+        region matrices = matrices_of(&codes);
+        FY_TRY(take_from(c, &matrices, tensor->given - 1, ones, take_given, error));
+        if (c->left.n > 0) {
+            const fy_proof_side *side = &c->spec->sides[FY_PROOF_DESTINATION];
             return fy_fail(error, FERRY_ERR_PROOF,
                            "%.*s: rank %llu makes f4 of it in %.*s, and has not all scales of its "
                            "matrices",
                            NAME_BYTES, tensor->name,
-                           (unsigned long long)fy_proof_mesh_rank(&side->mesh, position),
-                           NAME_BYTES, memory->parameters[memory->owned[owned]].name);
+                           (unsigned long long)fy_proof_mesh_rank(&side->mesh, c->position),
+                           NAME_BYTES, parameter_of(c, owned)->name);
         }
     }
     return FERRY_OK;
 }
 
-/* Makers come in the order of their ranks. */
-static ferry_status check_all_given(const fy_proof_makers *makers, const fy_proof_spec *spec,
-                                    remainder *r, ferry_error *error)
+static ferry_status check_maker(checking *c, const fy_proof_maker *maker, ferry_error *error)
 {
-    const fy_proof_memory *memory = spec->sides[FY_PROOF_DESTINATION].memory;
-    size_t position = 0;
-    for (size_t i = 0; i < makers->n; i++) {
-        const fy_proof_maker *maker = &makers->items[i];
-        const fy_proof_parameter *p = &memory->parameters[memory->owned[maker->owned]];
-        bool is_f4 = p->quantize != NULL && p->quantize->codes.kind == FERRY_F4;
-        while (maker->owned >= memory->first[position + 1]) {
-            position++;
-        }
-        for (size_t b = 0; b < p->n_boxes && is_f4 && maker->at_receiver; b++) {
-            FY_TRY(p->boxes[b].tensor == maker->tensor
-                       ? check_given(spec, position, maker->owned, &p->boxes[b], r, error)
-                       : FERRY_OK);
-        }
+    const fy_proof_parameter *p = parameter_of(c, maker->owned);
+    bool is_f4 = p->quantize != NULL && p->quantize->codes.kind == FERRY_F4;
+    for (size_t b = 0; b < p->n_boxes && is_f4 && maker->at_receiver; b++) {
+        FY_TRY(p->boxes[b].tensor == maker->tensor
+                   ? check_given(c, maker->owned, &p->boxes[b], error)
+                   : FERRY_OK);
+    }
+    return FERRY_OK;
+}
+
+/* What is of the rank from here on: both lists come in the order of ranks. */
+static ferry_status check_rank(checking *c, size_t *n_boxes, size_t *n_makers, ferry_error *error)
+{
+    const fy_proof_makers *makers = c->makers;
+    size_t end = c->memory->first[c->position + 1];
+    for (; *n_boxes < makers->n_boxes && makers->boxes[*n_boxes].owned < end; ++*n_boxes) {
+        FY_TRY(check_scale_box(c, &makers->boxes[*n_boxes], error));
+    }
+    for (; *n_makers < makers->n && makers->items[*n_makers].owned < end; ++*n_makers) {
+        FY_TRY(check_maker(c, &makers->items[*n_makers], error));
     }
     return FERRY_OK;
 }
@@ -311,10 +310,17 @@ static ferry_status check_all_given(const fy_proof_makers *makers, const fy_proo
 ferry_status fy_proof_makers_check(const fy_proof_makers *makers, const fy_proof_spec *spec,
                                    ferry_error *error)
 {
-    remainder r = {.items = NULL};
-    ferry_status status = check_scales(makers, spec, &r, error);
-    FY_THEN(status, check_all_given(makers, spec, &r, error));
-    fy_free(r.items);
-    fy_free(r.next);
+    checking c = {
+        .makers = makers, .spec = spec, .memory = spec->sides[FY_PROOF_DESTINATION].memory};
+    size_t n_boxes = 0, n_makers = 0;
+    ferry_status status = FERRY_OK;
+    for (; status == FERRY_OK && (n_boxes < makers->n_boxes || n_makers < makers->n);
+         c.position++) {
+        status = fy_proof_rank_boxes_make(c.memory, c.position, &c.boxes, error);
+        FY_THEN(status, check_rank(&c, &n_boxes, &n_makers, error));
+        fy_proof_rank_boxes_cleanup(&c.boxes);
+    }
+    fy_free(c.left.items);
+    fy_free(c.left.next);
     return status;
 }

@@ -355,6 +355,43 @@ def case_codes_without_scales():
     bad(1, "w[", FOLDER / "codes0.json", "--paths", "staged", "--transport", "flip=2:inproc")
 
 
+def expert_boxes(number, held, n):
+    """What a rank wants of one expert and of the one that comes n later: codes and their scales, each column of
+    blocks by itself, and the scales of the matrices."""
+    def parameter(name, tensor, elements, *boxes):
+        return {"rank": 2, "parameter": "%s%d" % (name, number), "elements": 2 * elements, "holds": [
+            {"tensor": tensor, "begin": begin, "shape": shape, "offset": offset, "strides": strides,
+             "repeat": [{"count": 2, "begin": [n] + [0] * (len(begin) - 1), "offset": elements}]}
+            for begin, shape, offset, strides in boxes]}
+    codes = parameter("codes", "w", 64, *[([held, 0, column], [1, 2, 16], column, [64, 32, 1]) for column in (0, 16)])
+    codes["quantize"] = {"format": "nvfp4", "scale": "*_s", "tensor_scale": "*_g"}
+    columns = [([held, 0, column], [1, 2, 1], column, [4, 2, 1]) for column in (0, 1)]
+    return [codes, parameter("scales", "w_s", 4, *columns), parameter("given", "w_g", 1, ([held], [1], 0, [1]))]
+
+
+def case_experts():
+    """NVFP4 of many experts, each pair with boxes of its own, in any order, made by the rank that gets them."""
+    n, cut = 24, 24  # within a block of 16, so that no sender has all of it
+    order = random.Random(SEED).sample(range(n), n)
+    sides = [{"rank": rank, "parameter": "w", "elements": 2 * n * 2 * columns, "holds": [
+        {"tensor": "w", "begin": [0, 0, begin], "shape": [2 * n, 2, columns], "offset": 0,
+         "strides": [2 * columns, columns, 1]}]} for rank, begin, columns in ((0, 0, cut), (1, cut, 32 - cut))]
+    sides.append({"rank": 0, "parameter": "w_g", "elements": 2 * n, "holds": [
+        {"tensor": "w_g", "begin": [0], "shape": [2 * n], "offset": 0, "strides": [1]}]})
+    wanted = [box for i, held in enumerate(order) for box in expert_boxes(i, held, n)]
+    spec = {"format": "ferry.spec/1", "source": {"boxes": sides}, "destination": {"boxes": wanted},
+            "tensors": [{"name": "w", "shape": [2 * n, 2, 32], "dtype": "bf16"},
+                        {"name": "w_g", "shape": [2 * n], "dtype": "f32"}]}
+    path = write(spec, "experts.json")
+    status, _, err = ask("plan", path, "--json", "--summary", "--prove")
+    assert status == 0, err
+    about = json.loads(good(path, "--json"))
+    assert about["verified"]["bytes"] == 2 * n * (32 + 4 + 4), about["verified"]
+    # A pair has no scales of its matrices.
+    spec["destination"] = {"boxes": [box for box in wanted if box["parameter"] != "given5"]}
+    bad(1, "codes5", write(spec, "experts-lack.json"))
+
+
 def case_random_boxes():
     found, seed = 0, SEED + 5000
     while found < (COUNT + 1) // 2:
