@@ -424,6 +424,20 @@ def case_paths():
     assert about["paths"]["staged"] == 0, about["paths"]
 
 
+def case_casts_are_not_put():
+    """Long runs between ranks that do not see each other's memory are put where they belong, but not what is
+    cast there: it stops on its way."""
+    env = of_network()
+    spec = matrix(source=2, destination=2)
+    spec["destination"]["first_rank"] = 2
+    spec["destination"]["rules"] = [{"match": "*", "shard": [{"dim": 0, "axis": "tp"}]}]
+    about = json.loads(good(write(spec), "--json", "--transport", "ucx", env=env))
+    assert about["paths"]["remote"] == 512 * 1024 * 2, about["paths"]
+    spec["destination"]["rules"][0].update(dtype="f32", cast="round")
+    about = json.loads(good(write(spec), "--json", "--transport", "ucx", env=env))
+    assert about["paths"]["staged"] == 512 * 1024 * 2 and about["verified"]["bytes"] == 512 * 1024 * 4, about
+
+
 def case_nodes():
     path = write(matrix())
     about = run_json(path, env={**of_network(), "FERRY_NODES": "2"})
