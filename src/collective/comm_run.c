@@ -33,23 +33,20 @@ ferry_status fy_comm_check_ready(const ferry_mixed_comm *comm, const char *what,
 /*
  * Whether the output goes past the caches. Where all that the ranks of this node read and write
  * fits into the cache that they share, storing through it takes half the time. Else lines of the
- * output come from memory before they are written, and push out inputs that are still to be read:
- * in an all-gather those are few beside the output, so it may be twice as long. In place a rank
- * with a core of its own writes what it has just read.
+ * output come from memory before they are written, and push out inputs that are still to be read.
+ * In place a rank with a core of its own writes what it has just read.
  */
-static bool goes_past_caches(const ferry_mixed_comm *comm, uint32_t op,
-                             const ferry_mixed_tensor *in, const ferry_mixed_tensor *out)
+static bool goes_past_caches(const ferry_mixed_comm *comm, const ferry_mixed_tensor *in,
+                             const ferry_mixed_tensor *out)
 {
     uint64_t n_ranks = comm->program.topology.local_size;
-    uint64_t bytes = out->buffer.bytes;
-    uint64_t room = fy_shared_cache() * (op == FERRY_MIXED_ALL_GATHER ? 2 : 1);
-    uint64_t ahead = (uint64_t)((uintptr_t)in->buffer.base - (uintptr_t)out->buffer.base);
-    if (ahead >= out->buffer.bytes) { /* not in place */
-        bytes += in->buffer.bytes;
-    } else if (fy_running_cores() >= n_ranks) {
-        return false;
+    uint64_t room = fy_shared_cache() / n_ranks;
+    uint64_t in_bytes = in->buffer.bytes, out_bytes = out->buffer.bytes;
+    uintptr_t read = (uintptr_t)in->buffer.base, written = (uintptr_t)out->buffer.base;
+    if (read < written + out_bytes && written < read + in_bytes) { /* in place */
+        return fy_running_cores() < n_ranks && fy_max(in_bytes, out_bytes) >= room;
     }
-    return bytes >= room / n_ranks;
+    return in_bytes + out_bytes >= room;
 }
 
 /* Other ranks come to the same: what they differ in would be seen by the headers. */
@@ -71,7 +68,7 @@ static void set_call(ferry_mixed_comm *comm, uint32_t op, uint32_t mode, uint32_
     call->out = out->buffer.base;
     call->in_space = fy_space_of(&in->buffer);
     call->out_space = fy_space_of(&out->buffer);
-    call->stream = goes_past_caches(comm, op, in, out);
+    call->stream = goes_past_caches(comm, in, out);
     call->geometry =
         fy_geometry_of(&limits, fy_mix_call_piece(comm, op, in), program->element_bytes);
     call->geometry_key = call->geometry.block_elements ^ ((uint64_t)call->geometry.n_lanes << 48);
