@@ -30,25 +30,6 @@ ferry_status fy_comm_check_ready(const ferry_mixed_comm *comm, const char *what,
     return FERRY_OK;
 }
 
-/*
- * Whether the output goes past the caches. Where all that the ranks of this node read and write
- * fits into the cache that they share, storing through it takes half the time. Else lines of the
- * output come from memory before they are written, and push out inputs that are still to be read.
- * In place a rank with a core of its own writes what it has just read.
- */
-static bool goes_past_caches(const ferry_mixed_comm *comm, const ferry_mixed_tensor *in,
-                             const ferry_mixed_tensor *out)
-{
-    uint64_t n_ranks = comm->program.topology.local_size;
-    uint64_t room = fy_shared_cache() / n_ranks;
-    uint64_t in_bytes = in->buffer.bytes, out_bytes = out->buffer.bytes;
-    uintptr_t read = (uintptr_t)in->buffer.base, written = (uintptr_t)out->buffer.base;
-    if (read < written + out_bytes && written < read + in_bytes) { /* in place */
-        return fy_running_cores() < n_ranks && fy_max(in_bytes, out_bytes) >= room;
-    }
-    return in_bytes + out_bytes >= room;
-}
-
 /* Other ranks come to the same: what they differ in would be seen by the headers. */
 static void set_call(ferry_mixed_comm *comm, uint32_t op, uint32_t mode, uint32_t block_lines,
                      const ferry_mixed_tensor *in, const ferry_mixed_tensor *out)
@@ -56,6 +37,7 @@ static void set_call(ferry_mixed_comm *comm, uint32_t op, uint32_t mode, uint32_
     const fy_mix_program *program = fy_comm_program(comm);
     fy_mix_call *call = &comm->state.call;
     fy_geometry_limits limits = program->limits;
+    fy_caches caches = fy_caches_here();
     if (block_lines != 0) { /* one that autotune has found: also where it is a whole range */
         limits.max_lines = block_lines;
         limits.min_lines = limits.min_lines < block_lines ? limits.min_lines : block_lines;
@@ -68,7 +50,9 @@ static void set_call(ferry_mixed_comm *comm, uint32_t op, uint32_t mode, uint32_
     call->out = out->buffer.base;
     call->in_space = fy_space_of(&in->buffer);
     call->out_space = fy_space_of(&out->buffer);
-    call->stream = goes_past_caches(comm, in, out);
+    call->stream =
+        fy_caches_are_passed(&caches, program->topology.local_size, in->buffer.base,
+                             in->buffer.bytes, out->buffer.base, out->buffer.bytes);
     call->geometry =
         fy_geometry_of(&limits, fy_mix_call_piece(comm, op, in), program->element_bytes);
     call->geometry_key = call->geometry.block_elements ^ ((uint64_t)call->geometry.n_lanes << 48);

@@ -122,7 +122,8 @@ typedef struct fy_lanes_board {
     uint64_t stop; /* the host: all lanes end */
     uint64_t spare[7];
     uint64_t has_waits; /* some report may say what its lane waits for */
-    uint64_t spare_of_waits[7];
+    uint64_t begun;     /* the call whose kernel has begun last */
+    uint64_t spare_of_device[6];
 } fy_lanes_board;
 
 /* A program: addresses of its tables, each at a multiple of 16. */

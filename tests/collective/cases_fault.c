@@ -2,6 +2,7 @@
 /* Ranks that call something else, that stand still, and that die. */
 #include "collective/suite.h"
 #include "support/devices.h"
+#include "support/graphs.h"
 
 #include <signal.h>
 #include <stdatomic.h>
@@ -463,4 +464,101 @@ void case_cancel(rank_context *me)
         ferry_world_destroy(me->world);
         me->world = first;
     }
+}
+
+/*
+ * Streams of a caller's that ferry does not know, as many as fill all channels of rank 0's device,
+ * and all wait: so its kernel does not begin.
+ */
+enum { N_HOLDING = 16 };
+
+typedef struct holding {
+    void *streams[N_HOLDING];
+    _Atomic uint64_t *word; /* 1: they go on */
+} holding;
+
+static void hold_up(holding *h)
+{
+    h->streams[0] = graphs_open_stream();
+    h->word = graphs_pinned(sizeof *h->word);
+    atomic_store(h->word, 0);
+    for (int i = 1; i < N_HOLDING; i++) {
+        h->streams[i] = graphs_new_stream();
+    }
+    for (int i = 0; i < N_HOLDING; i++) {
+        driver_must("cuStreamWaitValue64_v2", (uintptr_t)h->streams[i], (uintptr_t)h->word, 1, 0);
+    }
+}
+
+static void let_go_on(holding *h)
+{
+    atomic_store(h->word, 1);
+    for (int i = N_HOLDING; i-- > 0;) {
+        graphs_synchronize(h->streams[i]);
+        if (i > 0) {
+            graphs_close(h->streams[i]);
+        }
+    }
+    graphs_free_pinned((void *)(uintptr_t)h->word);
+    graphs_close_stream(h->streams[0]);
+}
+
+/* Between a buffer of the device and one of the host. */
+static void copy_bytes(rank_context *me, ferry_buffer to, ferry_buffer from)
+{
+    ferry_box boxes[2] = {FERRY_BOX_INIT, FERRY_BOX_INIT};
+    for (int i = 0; i < 2; i++) {
+        boxes[i].buffer = i == 0 ? to : from;
+        boxes[i].n_dims = 1;
+        boxes[i].length[0] = from.bytes;
+        boxes[i].stride[0] = 1;
+    }
+    must(me, ferry_box_copy(&boxes[0], &boxes[1], NULL, NULL, &me->error));
+}
+
+/*
+ * All ranks hear why, the handle goes away while the streams wait, and the kernel that begins at
+ * last writes nothing. Then the device is as good as before.
+ */
+void case_held_up(rank_context *me)
+{
+    enum { N = 4096, BYTES = N * sizeof(float) };
+    uint64_t random = seed_of(me, 39, 0, 0);
+    shape s = shape_of(me->n_ranks, 1, me->n_ranks, 1);
+    ferry_mixed_comm_options options = scene_options(me, &s, FERRY_F32, &random);
+    ferry_buffer far[2], here = ferry_buffer_of(take(me, BYTES), BYTES);
+    ferry_mixed_counts counts = FERRY_MIXED_COUNTS_INIT;
+    holding held = {.word = NULL};
+    scene c;
+    me->keeps = true; /* what the kernel could use */
+    expect(me, device_has_kernels(), "this case is one of kernels");
+    scene_open(&c, me, &s, &options);
+    memset(here.base, 0x5a, BYTES);
+    for (int i = 0; i < 2; i++) {
+        must(me, ferry_memory_alloc(NULL, device_kind(), device_number((int32_t)(me->rank % 2)),
+                                    BYTES, &far[i], &me->error));
+        copy_bytes(me, far[i], here);
+    }
+    ferry_mixed_tensor in = {far[0], N, 1}, out = {far[1], N, 1};
+    if (me->rank == 0) {
+        hold_up(&held);
+    }
+    must_fail(me, FERRY_ERR_TIMEOUT, "the kernel of rank 0 has not begun call",
+              ferry_mixed_comm_run(c.comm, FERRY_MIXED_ALL_REDUCE, &in, &out, c.modes[0], NULL,
+                                   &me->error));
+    if (me->rank == 0) {
+        must_fail(me, FERRY_ERR_ABORTED, "get_counts: a kernel of this handle has not begun",
+                  ferry_mixed_comm_get_counts(c.comm, &counts, &me->error));
+    }
+    scene_drop(&c);
+    if (me->rank == 0) {
+        let_go_on(&held);
+        copy_bytes(me, here, far[1]);
+        expect(me, mismatch_byte(here.base, BYTES, 0x5a) == BYTES, "the late kernel has written");
+    }
+    for (int i = 0; i < 2; i++) {
+        ferry_memory_free(&far[i]);
+    }
+    free(here.base);
+    run_whole(me, &random, 3);
 }

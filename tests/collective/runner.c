@@ -7,7 +7,8 @@ enum {
     PLAIN = 1 << 1,   /* quick: only where no wrapper stands, and not over ucx */
     THREADS = 1 << 2, /* only inproc */
     DIES = 1 << 3,    /* only processes */
-    UCX = 1 << 4      /* quick: only ucx without a wrapper */
+    UCX = 1 << 4,     /* quick: only ucx without a wrapper */
+    KERNELS = 1 << 5  /* only by name, where kernels make the calls */
 };
 
 typedef struct collective_case {
@@ -89,6 +90,7 @@ static const collective_case cases[] = {
     CASE("diverging", 4, case_diverging, ALL),
     FAULT("refused_alone", 2, case_refused_alone, ALL, 20, 0),
     FAULT("idle", 4, case_idle, PLAIN, 20, 6),
+    FAULT("held_up", 2, case_held_up, KERNELS, 0.5, 0),
     FAULT("abort", 4, case_abort, PLAIN, 20, 0),
     FAULT("lose", 4, case_lose, PLAIN, 1, 3),
     FAULT("killed", 4, case_killed, ALL | DIES, 20, 0),
@@ -107,6 +109,9 @@ static bool is_wanted(const suite_options *o, size_t index)
 {
     const collective_case *it = &cases[index];
     const engine_row *engine = o->engine;
+    if (o->only == NULL && (it->where & KERNELS) != 0) {
+        return false;
+    }
     if (o->only == NULL && (it->where & THREADS) != 0) {
         return strcmp(engine->name, "inproc") == 0 || (o->is_long && it->row.n_ranks <= MOST_RANKS);
     }

@@ -133,6 +133,7 @@ void case_two_threads(rank_context *me);
 /* cases_fault.c */
 void case_diverging(rank_context *me);
 void case_idle(rank_context *me);
+void case_held_up(rank_context *me);
 void case_killed(rank_context *me);
 void case_killed_early(rank_context *me);
 void case_stopped(rank_context *me);

@@ -20,11 +20,11 @@ enum { GRAPHS_GLOBAL = 0, GRAPHS_RELAXED = 2, GRAPHS_PINNED = 3 };
 static inline int driver_call(const char *name, uintptr_t a, uintptr_t b, uintptr_t c, uintptr_t d)
 {
     static void *library;
-    int (*call)(uintptr_t, uintptr_t, uintptr_t, uintptr_t) = NULL;
+    int (*function)(uintptr_t, uintptr_t, uintptr_t, uintptr_t) = NULL;
     library = library != NULL ? library : dlopen("libcuda.so.1", RTLD_NOW);
     void *found = library != NULL ? dlsym(library, name) : NULL;
-    memcpy(&call, &found, sizeof found);
-    return call != NULL ? call(a, b, c, d) : -1;
+    memcpy(&function, &found, sizeof found);
+    return function != NULL ? function(a, b, c, d) : -1;
 }
 
 static inline void driver_must(const char *name, uintptr_t a, uintptr_t b, uintptr_t c, uintptr_t d)

@@ -508,6 +508,20 @@ FY_DEVICE void lanes_end(const fy_lanes_call *a, const lanes_turn *t, uint64_t n
     }
 }
 
+/*
+ * One that begins when the host has given it up touches nothing but the board: its tensors, and
+ * what belongs to its handle, may be gone.
+ */
+FY_DEVICE void lanes_begin(const fy_lanes_call *a)
+{
+    bool goes = fy_acquire(a->watch.board) == 0;
+    if (FY_BLOCK == 0) {
+        fy_release(a->watch.board + __builtin_offsetof(fy_lanes_board, begun), a->title.number);
+    }
+    goes = goes && fy_acquire(a->watch.halted) == 0;
+    lanes_why = goes ? FY_LANES_GOES : FY_LANES_STOPPED;
+}
+
 FY_MEETING_KERNEL(fy_cuda_lanes, fy_lanes_call)
 {
     lanes_turn t;
@@ -519,7 +533,7 @@ FY_MEETING_KERNEL(fy_cuda_lanes, fy_lanes_call)
     uint64_t n_steps = (rest + a.block_elements - 1) / a.block_elements;
     uint32_t n_stages = a.tables.n_stages;
     if (FY_THREAD == 0) {
-        lanes_why = fy_acquire(a.watch.halted) != 0 ? FY_LANES_STOPPED : FY_LANES_GOES;
+        lanes_begin(&a);
     }
     fy_barrier();
     if (a.tables.is_pipelined != 0) {
