@@ -343,9 +343,9 @@ static bool begins(const fy_mix_lane *lane)
     bool goes = kernel->uses_scratch;
     for (uint32_t n_looks = 0; !goes && fy_now_ns() < until; n_looks++) {
         fy_exec_pause(n_looks);
-        goes = has_begun(kernel, lane->call) ||
-               fy_exec_reached(kernel->exec, kernel->queue, kernel->ticket, NULL) !=
-                   FERRY_ERR_TIMEOUT;
+        goes =
+            has_begun(kernel, lane->call) ||
+            fy_exec_reached(kernel->exec, kernel->queue, kernel->ticket, NULL) != FERRY_ERR_TIMEOUT;
     }
     return goes;
 }
@@ -366,8 +366,8 @@ static void drain(fy_mix_lane *lane)
 
 bool fy_mix_kernel_haunts(const fy_mix_kernel *kernel)
 {
-    return kernel->is_given_up && fy_exec_reached(kernel->exec, kernel->queue, kernel->ticket,
-                                                  NULL) == FERRY_ERR_TIMEOUT;
+    return kernel->is_given_up &&
+           fy_exec_reached(kernel->exec, kernel->queue, kernel->ticket, NULL) == FERRY_ERR_TIMEOUT;
 }
 
 const fy_mix_verbs fy_mix_kernel_verbs = {
@@ -377,8 +377,7 @@ const fy_mix_verbs fy_mix_kernel_verbs = {
  * Counts
  */
 
-static ferry_status check_reading(const fy_mix_kernel *kernel, const char *what,
-                                  ferry_error *error)
+static ferry_status check_reading(const fy_mix_kernel *kernel, const char *what, ferry_error *error)
 {
     return !fy_mix_kernel_haunts(kernel)
                ? FERRY_OK

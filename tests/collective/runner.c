@@ -90,7 +90,7 @@ static const collective_case cases[] = {
     CASE("diverging", 4, case_diverging, ALL),
     FAULT("refused_alone", 2, case_refused_alone, ALL, 20, 0),
     FAULT("idle", 4, case_idle, PLAIN, 20, 6),
-    FAULT("held_up", 2, case_held_up, KERNELS, 0.5, 0),
+    FAULT("held_up", 2, case_held_up, KERNELS, 4, 0),
     FAULT("abort", 4, case_abort, PLAIN, 20, 0),
     FAULT("lose", 4, case_lose, PLAIN, 1, 3),
     FAULT("killed", 4, case_killed, ALL | DIES, 20, 0),
