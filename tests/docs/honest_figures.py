@@ -372,7 +372,7 @@ def expected_rows():
         yield ["mixed"], [collective("mixed", "all-reduce-all-gather", size)]
     yield ["mixed-two", "mixed-eight"], [
         collective("mixed-two", "all-gather", 524288),
-        collective("mixed-eight", "all-reduce", 524288)]
+        collective("mixed-eight", "all-gather", 524288)]
     yield ["reshard"], [disks["tmpfs"]["caches"]["warm"]["ratios"]["tp8pp2 / cp"]]
 
 
