@@ -370,9 +370,7 @@ def expected_rows():
     yield ["reshard"], [disks["disk"]["caches"]["warm"]["ratios"]["tp4 / script"]]
     for size in (65536, 4194304):
         yield ["mixed"], [collective("mixed", "all-reduce-all-gather", size)]
-    yield ["mixed-two", "mixed-eight"], [
-        collective("mixed-two", "all-gather", 524288),
-        collective("mixed-eight", "all-gather", 524288)]
+    yield ["mixed-eight"], [collective("mixed-eight", "all-gather", 524288)]
     yield ["reshard"], [disks["tmpfs"]["caches"]["warm"]["ratios"]["tp8pp2 / cp"]]
 
 

@@ -156,6 +156,7 @@ CUresult CUDAAPI cuDriverGetVersion(int *version)
     X(CUDA_ERROR_NOT_READY, "device not ready")                                                    \
     X(CUDA_ERROR_ILLEGAL_ADDRESS, "an illegal memory access was encountered")                      \
     X(CUDA_ERROR_MISALIGNED_ADDRESS, "misaligned address")                                         \
+    X(CUDA_ERROR_ILLEGAL_INSTRUCTION, "an illegal instruction was encountered")                    \
     X(CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED,                                                   \
       "part or all of the requested memory range is already mapped")                               \
     X(CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED,                                                       \

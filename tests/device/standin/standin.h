@@ -12,7 +12,8 @@
 
 /*
  * A libcuda.so.1 for machines without a device. What streams do comes late, at random; device
- * memory is the host's, but lies behind addresses that nobody may touch; kernels are their twin's.
+ * memory is the host's, but lies behind addresses that nobody may touch; kernels are their twin's,
+ * or what nvcc made of them.
  * It is as strict as cuda.h says, and as drivers were seen to be: streams share a few channels, in
  * which one that waits holds up the others, and memory is freed when all streams are done, and not
  * before. tests/device/contract.c holds it against the real one.
@@ -25,7 +26,8 @@
  * 0 calls device 1, and so on; STANDIN_PEERS: devices reach each other's memory; STANDIN_NO_IPC:
  * allocations have no handles for other processes, as those of a pool; STANDIN_VIRTUAL: they are
  * pieces of virtual memory; STANDIN_STRICT: memory that is freed while another process has it open
- * ends the process.
+ * ends the process; STANDIN_PTX, a file: kernels are executed from that PTX, see ptx/ptx.h;
+ * STANDIN_PTX_COUNTS, a file: which, how often, and how many instructions.
  */
 
 enum { MOST_DEVICES = 8 };
@@ -160,7 +162,7 @@ struct CUstream_st {
     int device;
     unsigned flags;
     struct capture *_Atomic capture; /* that it is in, or NULL: of graphs.c, as the next one */
-    node_set tail;           /* what its next node comes behind */
+    node_set tail;                   /* what its next node comes behind */
     struct channel *channel;
     pthread_mutex_t lock;
     pthread_cond_t changed;
@@ -180,6 +182,10 @@ struct CUevent_st {
 struct CUstream_st *standin_stream(CUstream handle);
 /* Puts an operation on the stream, or into the capture that it is in. */
 CUresult standin_push(CUstream handle, const op *what);
+
+/* ptx.c: whether launches are executed from PTX, and a launch of it, with how it has ended. */
+bool standin_has_ptx(void);
+CUresult standin_run_ptx(int device, const op *one);
 
 /* Until everything on all streams of the device is done; every other call waits meanwhile. */
 void standin_drain(int device);

@@ -90,6 +90,13 @@ static void run_kernel(int device, const op *one)
         lose(device, CUDA_ERROR_ILLEGAL_ADDRESS);
         return;
     }
+    if (standin_has_ptx()) {
+        CUresult result = standin_run_ptx(device, one);
+        if (result != CUDA_SUCCESS) {
+            lose(device, result);
+        }
+        return;
+    }
     twin_device = device;
     twin_end end =
         twin_launch(one->kernel, one->blocks, one->threads, one->argument, standin_random(1 << 20));
