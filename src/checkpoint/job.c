@@ -309,6 +309,58 @@ static ferry_status note_longest(fy_layout_job *job, ferry_error *error)
     return FERRY_OK;
 }
 
+/* Whether an element comes before another one, row-major. */
+static bool is_before(const uint64_t *a, const uint64_t *b, uint32_t n_dims)
+{
+    uint32_t d = 0;
+    while (d < n_dims && a[d] == b[d]) {
+        d++;
+    }
+    return d < n_dims && a[d] < b[d];
+}
+
+/* The first element of the source that a route needs and nobody has: there is one. */
+static ferry_status find_lacking(const fy_layout_job *job, const fy_route *route,
+                                 uint64_t place_out[FERRY_MAX_DIMS], ferry_error *error)
+{
+    uint32_t n_cells = fy_route_dst_holders(&job->routes, route)->n_cells;
+    fy_atoms atoms = {0};
+    ferry_status status = FERRY_OK;
+    bool is_found = false;
+    for (uint32_t cell = 0; cell < n_cells && status == FERRY_OK; cell++) {
+        status = fy_route_list_atoms(&job->routes, route, cell, &atoms, error);
+        for (size_t i = 0; i < atoms.n_items && status == FERRY_OK; i++) {
+            const uint64_t *place = atoms.items[i].src_global;
+            if (fy_view_cell_size(route->view, atoms.items[i].cell) == 0 &&
+                (!is_found || is_before(place, place_out, route->n_dims))) {
+                memcpy(place_out, place, route->n_dims * sizeof *place);
+                is_found = true;
+            }
+        }
+    }
+    fy_atoms_cleanup(&atoms);
+    return status;
+}
+
+static ferry_status fail_lacking(const fy_layout_job *job, const fy_route *route, bool is_compared,
+                                 ferry_error *error)
+{
+    const fy_leg *leg = &job->routes.legs[fy_route_leg(&job->routes, route, 0)];
+    const fy_tensor *source = &job->problem.tensors[leg->source];
+    uint64_t place[FERRY_MAX_DIMS] = {0};
+    char index[24 * FERRY_MAX_DIMS];
+    FY_TRY(find_lacking(job, route, place, error));
+    for (uint32_t d = 0; source->fragment != NULL && d < source->n_dims; d++) {
+        place[route->src_pad + d] += source->fragment->at[d];
+    }
+    fy_format_shape(place + route->src_pad, source->n_dims, index, sizeof index);
+    return fy_fail(error, FERRY_ERR_INVALID_INPUT, "%s: no rank holds element %s of \"%s\" that %s",
+                   job->from->path, index, source->name,
+                   is_compared ? "is to be compared; if the other checkpoint has all of it, swap "
+                                 "the two"
+                               : "the result needs");
+}
+
 /* A cell that is wanted, and that the rules of the source give to nobody. */
 static ferry_status check_holders(const fy_layout_job *job, bool is_compared, ferry_error *error)
 {
@@ -316,13 +368,7 @@ static ferry_status check_holders(const fy_layout_job *job, bool is_compared, fe
         const fy_route *route = &job->routes.routes[r];
         for (uint32_t cell = 0; cell < route->n_cells; cell++) {
             if (fy_view_cell_size(route->view, cell) == 0 && fy_route_cell_total(route, cell) > 0) {
-                const fy_leg *leg = &job->routes.legs[fy_route_leg(&job->routes, route, 0)];
-                return fy_fail(error, FERRY_ERR_INVALID_INPUT,
-                               "%s: no rank holds a part of \"%s\" that %s", job->from->path,
-                               job->problem.tensors[leg->source].name,
-                               is_compared ? "is to be compared; if the other checkpoint has "
-                                             "all of it, swap the two"
-                                           : "the result needs");
+                return fail_lacking(job, route, is_compared, error);
             }
         }
     }

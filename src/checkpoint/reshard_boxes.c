@@ -152,12 +152,58 @@ static void leave_out_rest(ferry_reshard *c, bool *wanted)
     }
 }
 
+static bool is_zero(const fy_fill *fill)
+{
+    static const unsigned char zero[sizeof fill->bits];
+    return memcmp(fill->bits, zero, sizeof zero) == 0;
+}
+
+/* A tensor of a parameter that is cast: FY_NONE. */
+static uint32_t find_cast(const ferry_reshard *c, const ferry_side *side, uint32_t parameter)
+{
+    for (size_t i = 0; i < side->n_boxes; i++) {
+        const fy_said_box *box = &side->boxes[i];
+        uint32_t t = box->parameter != parameter
+                         ? FY_NONE
+                         : fy_spec_find_tensor(c->job.spec, side->tensors[box->tensor].name);
+        if (t != FY_NONE && c->job.changes[t].kind == FY_CAST) {
+            return t;
+        }
+    }
+    return FY_NONE;
+}
+
+/*
+ * The bits of a fill are of the parameter's type. Where that is not said it is the one that tensors
+ * become, and who wrote the layout may have meant the one that they have.
+ */
+static ferry_status check_fills(const ferry_reshard *c, const ferry_side *side, ferry_error *error)
+{
+    for (size_t i = 0; i < side->n_fills; i++) {
+        const fy_fill *fill = &side->fills[i];
+        const fy_parameter *p = &side->parameters[fill->parameter];
+        uint32_t t =
+            p->dtype.kind != 0 || is_zero(fill) ? FY_NONE : find_cast(c, side, fill->parameter);
+        if (t != FY_NONE) {
+            char from[FERRY_DTYPE_TEXT_BYTES], to[FERRY_DTYPE_TEXT_BYTES];
+            ferry_dtype_format(c->job.spec->tensors[t].dtype, from, sizeof from);
+            ferry_dtype_format(c->job.changes[t].dtype, to, sizeof to);
+            return fy_fail(error, FERRY_ERR_INVALID_INPUT,
+                           "%s: parameter \"%s\" has a fill with bits and no \"dtype\", and \"%s\" "
+                           "becomes %s of %s by --cast: say \"dtype\": \"%s\", and the bits in it",
+                           c->to, p->name, c->job.spec->tensors[t].name, to, from, to);
+        }
+    }
+    return FERRY_OK;
+}
+
 ferry_status fy_reshard_make_boxed(ferry_reshard *c, ferry_error *error)
 {
     fy_boxed_tensor *tensors = NULL;
     ferry_side *side = c->boxes;
     c->boxes = NULL;
-    ferry_status status = list_tensors(c, &tensors, error);
+    ferry_status status = check_fills(c, side, error);
+    FY_THEN(status, list_tensors(c, &tensors, error));
     if (status != FERRY_OK) {
         ferry_side_destroy(side);
         return status;

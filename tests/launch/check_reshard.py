@@ -321,6 +321,38 @@ def case_verify_of_a_part():
     assert (status, out, err.count("\n")) == (2, "", 1) and '"w"' in err and "swap the two" in err, err
     status, out, err = ask("reshard", part, "--to", "hf", "--out", FOLDER / "whole")
     assert (status, out) == (1, "") and "that the result needs" in err and "swap" not in err, err
+    assert 'no rank holds element [2, 0] of "w"' in err, err
+    layout = json.loads(boxes.read_text())
+    layout["boxes"][0]["holds"][0].update(begin=[1, 1], shape=[3, 2], strides=[2, 1])
+    layout["boxes"][0]["elements"] = 6
+    boxes.write_text(json.dumps(layout))
+    good("reshard", src, "--to", boxes, "--out", FOLDER / "inner", "--quiet")
+    for target in ("hf", "rows.json"):
+        rules = [{"match": "*", "shard": [{"dim": 0, "axis": "tp", "sizes": [1, 3]}]}]
+        (FOLDER / "rows.json").write_text(json.dumps({
+            "format": "ferry.layout/1", "mesh": [["tp", 2]], "rules": rules}))
+        to = target if target == "hf" else FOLDER / target
+        status, out, err = ask("reshard", FOLDER / "inner", "--to", to, "--out", FOLDER / "outer")
+        assert (status, out, err.count("\n")) == (1, "", 1) and 'element [0, 0] of "w"' in err, err
+
+
+def case_fills_of_casts():
+    """Bits of a fill are of one type: where that is not said, and tensors change theirs, it is asked for."""
+    src, boxes = source(tensors={"w": ("F16", [4, 4])}), FOLDER / "filled.json"
+    entry = {"rank": 0, "parameter": "p", "elements": 20, "fill": [
+        {"offset": 16, "shape": [4], "strides": [1], "bits": "3c00"}], "holds": [
+        {"tensor": "w", "begin": [0, 0], "shape": [4, 4], "offset": 0, "strides": [4, 1]}]}
+
+    def write(**more):
+        boxes.write_text(json.dumps({"format": "ferry.layout/1", "boxes": [{**entry, **more}]}))
+    write()
+    good("reshard", src, "--to", boxes, "--out", FOLDER / "as-it-is", "--quiet")
+    status, out, err = ask("reshard", src, "--to", boxes, "--cast", "bf16", "--out", FOLDER / "cast")
+    assert (status, out, err.count("\n")) == (1, "", 1), err
+    assert '"p" has a fill with bits' in err and '"dtype": "bf16"' in err and '"w" becomes bf16 of f16' in err, err
+    for number, more in enumerate(({"dtype": "bf16"}, {"fill": [{**entry["fill"][0], "bits": "0000"}]})):
+        write(**more)
+        good("reshard", src, "--to", boxes, "--cast", "bf16", "--out", FOLDER / f"cast-{number}", "--quiet")
 
 
 def case_unknown_tensors():
