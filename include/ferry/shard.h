@@ -73,7 +73,8 @@ FERRY_API ferry_status ferry_plan_visit_shards(const ferry_plan *plan, ferry_sid
  * Visits the scales that a rank gets beside codes which it dequantizes, as ferry_plan_visit_shards
  * visits destinations, among which they are not: the copy service has memory of its own for them.
  * The name is that of their moves, and `values` is the tensor of codes; of a destination in boxes
- * that of a parameter, and `values` is the one that has the codes.
+ * that of a parameter, and `values` is the one that has the codes. Of f4 those of the blocks come
+ * before those of the matrices, which are f32.
  */
 FERRY_API ferry_status ferry_plan_visit_staged(const ferry_plan *plan, uint32_t rank,
                                                ferry_shard_visitor visitor, void *context,
@@ -152,6 +153,14 @@ typedef struct ferry_held_box {
     const char *scales;
     uint64_t scales_offset;
     uint64_t scales_strides[FERRY_MAX_DIMS];
+    /*
+     * Of codes of f4 that are dequantized: the parameter with the scales of their matrices. That of
+     * element i lies at matrix_scales_offset + i[0] matrix_scales_strides[0] + ... of it. NULL:
+     * they are not.
+     */
+    const char *matrix_scales;
+    uint64_t matrix_scales_offset;
+    uint64_t matrix_scales_strides[FERRY_MAX_DIMS]; /* 0 of rows and columns */
 } ferry_held_box;
 
 /* Is handed each box. Anything but FERRY_OK ends the visit, which then returns that. */

@@ -91,12 +91,13 @@ FERRY_API ferry_status ferry_side_set_quantize(ferry_side *side, size_t paramete
                                                ferry_error *error);
 
 /*
- * The tensors of a destination's parameter are codes at the source, f8e4m3 or f8e5m2, and become
- * values of its type, which was f32, f16 or bf16 when it was added: each code times the scale of
- * its block of rows and columns of the last two dimensions. A * in scale, the name of the tensor of
- * scales, stands for that of the codes. Who has the parameter gets the scales too, in memory of the
- * copy service. A tensor has one of them, whatever parameters it becomes values in. In place of a
- * cast; the last call counts.
+ * The tensors of a destination's parameter are codes at the source, f8e4m3, f8e5m2 or f4, and
+ * become values of its type, which was f32, f16 or bf16 when it was added: each code times the
+ * scale of its block of rows and columns of the last two dimensions. A * in scale, the name of the
+ * tensor of scales, stands for that of the codes. Who has the parameter gets the scales too, in
+ * memory of the copy service. A tensor has one of them, whatever parameters it becomes values in.
+ * Of f4, NVFP4, blocks are of 1 x 16, and each matrix has an f32 in the tensor that is called like
+ * the scales with _2 behind. In place of a cast; the last call counts.
  */
 FERRY_API ferry_status ferry_side_set_dequantize(ferry_side *side, size_t parameter,
                                                  const char *scale, const uint64_t block[2],

@@ -72,7 +72,7 @@ static ferry_status check_scales(const taking *t, uint32_t box, const fy_tensor 
     fy_change_scales_shape(format, codes->shape, codes->n_dims, wanted);
     ferry_dtype_format(scales->dtype, word, sizeof word);
     bool is_half = format->kind == FERRY_F4;
-    if (is_half ? scales->dtype.kind != format->scale_kind : !fy_codes_have_scales(scales->dtype)) {
+    if (!fy_codes_have_scales(codes->dtype, scales->dtype)) {
         return fy_fail(error, FERRY_ERR_INVALID_INPUT,
                        "%s: %s: its scales \"%s\" are %s; they must be %s", t->name,
                        title_of(t, box, title), scales->name, word,

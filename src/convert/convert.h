@@ -188,6 +188,12 @@ ferry_status fy_dequantize(const fy_quantized *q, const fy_input *codes, const f
 ferry_status fy_scale_values(const fy_quantized *q, const fy_input *scales, const fy_output *values,
                              ferry_error *error);
 
+/* Whether f4 can have it: then no product or quotient by it and by a scale of a block is lost. */
+static inline bool fy_is_tensor_scale(float scale)
+{
+    return scale >= 0x1p-117f && scale <= 0x1p119f;
+}
+
 /*
  * The scale of a tensor whose largest finite magnitude is `largest`: largest / (q x 448), but at
  * least 2^-117; 1 where largest is 0. Ranks that hold parts of the tensor take the largest of all

@@ -78,7 +78,7 @@ static ferry_status check_scale_kind(const fy_quantized *q, ferry_error *error)
                        "is another one",
                        (unsigned)f->rule);
     }
-    if (has_tensor_scale && !(q->tensor_scale >= 0x1p-117f && q->tensor_scale <= 0x1p119f)) {
+    if (has_tensor_scale && !fy_is_tensor_scale(q->tensor_scale)) {
         return fy_fail(error, FERRY_ERR_INVALID_INPUT,
                        "the scale of the tensor is %g, but must be from 2^-117 to 2^119",
                        (double)q->tensor_scale);

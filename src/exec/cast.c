@@ -13,8 +13,7 @@
 #include <string.h>
 
 enum {
-    PIECE =
-        1024, /* elements that are cast at once: all that they need stays in the fastest cache */
+    PIECE = 1024, /* numbers that are cast at once: all that they need stays in the fastest cache */
     LINE = 64,
     SHORT = 256,         /* runs of fewer elements are gathered first, and scattered at the end, */
     BATCH_BYTES = 32768, /* so many bytes at once */
@@ -29,6 +28,7 @@ typedef struct job {
     const fy_cast *cast;
     const fy_convert_kernels *kernels;
     size_t to_bytes, from_bytes; /* of an element */
+    uint64_t numbers, piece;     /* that an element is; and elements that are cast at once */
     use use;
     fy_hasher *hasher; /* of what they have become; NULL: nobody wants to know */
     uint64_t written;  /* bytes */
@@ -59,24 +59,32 @@ static void step(const fy_cast *cast, place *p, uint64_t n)
     }
 }
 
-/* Where the blocks of a matrix begin. */
-static uint64_t plane_at(const fy_cast_scales *s, uint64_t plane)
+/* What lies so far apart for each index of the dims of matrices. */
+static uint64_t plane_at(const fy_cast_scales *s, const uint64_t *stride, uint64_t plane)
 {
-    uint64_t at = s->n_plane_dims == 0 ? plane * s->plane : 0;
+    uint64_t at = 0;
     for (uint32_t d = s->n_plane_dims; d-- > 0; plane /= s->plane_length[d]) {
-        at += plane % s->plane_length[d] * s->plane_stride[d];
+        at += plane % s->plane_length[d] * stride[d];
     }
     return at;
 }
 
 static bool has_scales(const fy_cast_scales *s)
 {
-    return s->values != NULL || s->powers != NULL;
+    return s->values != NULL || s->powers != NULL || s->codes != NULL;
 }
 
 static float scale_number(const fy_cast_scales *s, uint64_t number)
 {
     return s->values != NULL ? s->values[number] : fy_scale_of_power(s->powers[number]);
+}
+
+/* A block's, of a matrix that has a scale too: both as one factor, which is rounded. */
+static float scale_of_both(const fy_cast_scales *s, uint64_t number, uint64_t plane)
+{
+    float scale;
+    fy_widen(fy_convert_kernels_here(), FERRY_F8E4M3, &scale, s->codes + number, 1);
+    return scale * s->of_matrices[plane_at(s, s->matrix_stride, plane)];
 }
 
 /* The scale of an element, and how many from there on share it: no more than *n_inout. */
@@ -93,7 +101,10 @@ static float scale_at(const fy_cast *cast, const fy_cast_scales *s, place p, uin
     uint64_t row = (p.row + s->origin[0]) / s->block[0];
     *n_inout = fy_min(fy_min(*n_inout, s->block[1] - inside), cast->n_columns - p.column);
     uint64_t step = s->step == 0 ? 1 : s->step;
-    return scale_number(s, plane_at(s, p.plane) + row * s->pitch + column / s->block[1] * step);
+    uint64_t plane =
+        s->n_plane_dims == 0 ? p.plane * s->plane : plane_at(s, s->plane_stride, p.plane);
+    uint64_t number = plane + row * s->pitch + column / s->block[1] * step;
+    return s->codes != NULL ? scale_of_both(s, number, p.plane) : scale_number(s, number);
 }
 
 static void scale_all(const job *j, float *values, size_t n, place p)
@@ -115,11 +126,13 @@ static void scale_all(const job *j, float *values, size_t n, place p)
 }
 
 /* Elements side by side, at most a piece, from and to any addresses. */
-static void cast_piece(const job *j, char *to, const char *from, size_t n, uint64_t element)
+static void cast_piece(const job *j, char *to, const char *from, uint64_t n_elements,
+                       uint64_t element)
 {
     float values[PIECE];
     const fy_cast *cast = j->cast;
     const fy_convert_kernels *k = j->kernels;
+    size_t n = (size_t)(n_elements * j->numbers);
     fy_widen(k, cast->from_kind, values, from, n);
     if (has_scales(&cast->from_scales) || has_scales(&cast->to_scales)) {
         scale_all(j, values, n, place_of(cast, element));
@@ -138,9 +151,9 @@ static void cast_piece(const job *j, char *to, const char *from, size_t n, uint6
 
 static void cast_run(const job *j, char *to, const char *from, uint64_t n, uint64_t element)
 {
-    for (uint64_t at = 0; at < n; at += PIECE) {
-        cast_piece(j, to + at * j->to_bytes, from + at * j->from_bytes,
-                   (size_t)fy_min(n - at, PIECE), element + at);
+    for (uint64_t at = 0; at < n; at += j->piece) {
+        cast_piece(j, to + at * j->to_bytes, from + at * j->from_bytes, fy_min(n - at, j->piece),
+                   element + at);
     }
 }
 
@@ -181,11 +194,10 @@ static void cast_long(job *j, const fy_area *to, char *to_base, const fy_area *f
     fy_area_walk f = fy_area_walk_of(from, first * j->from_bytes, n * j->from_bytes);
     for (uint64_t element = first, end = first + n; element < end;) {
         uint64_t here = fy_min(t.n_here / j->to_bytes, f.n_here / j->from_bytes);
-        here = fy_min(fy_min(here, end - element), PIECE);
+        here = fy_min(fy_min(here, end - element), j->piece);
         uint64_t f_bytes = here * j->from_bytes, t_bytes = here * j->to_bytes;
         ask_for(from_base + f.at + f_bytes, fy_min(f.n_here - f_bytes, f_bytes));
-        cast_piece(j, goes_straight ? to_base + t.at : out, from_base + f.at, (size_t)here,
-                   element);
+        cast_piece(j, goes_straight ? to_base + t.at : out, from_base + f.at, here, element);
         if (!goes_straight) {
             leave_piece(j, to_base + t.at, out, (size_t)t_bytes);
         }
@@ -383,8 +395,10 @@ static void run(job *j, const fy_area *to, void *to_base, const fy_area *from,
 {
     fenv_t before = fy_plain_arithmetic();
     j->kernels = fy_convert_kernels_here();
-    j->to_bytes = fy_cast_element_bytes(j->cast->to_kind);
-    j->from_bytes = fy_cast_element_bytes(j->cast->from_kind);
+    j->numbers = fy_cast_numbers(j->cast);
+    j->piece = PIECE / j->numbers;
+    j->to_bytes = fy_cast_to_bytes(j->cast);
+    j->from_bytes = fy_cast_from_bytes(j->cast);
     fy_area flat = fy_area_flat(0, (first + n) * j->to_bytes); /* of which nothing is touched */
     const fy_area *target = to != NULL ? to : &flat;
     uint64_t shortest = fy_min(target->run_bytes / j->to_bytes, from->run_bytes / j->from_bytes);

@@ -11,6 +11,9 @@
  * divide, and casts from it multiply, in f32. Between the two, all are multiplied by `scale` and
  * then `add` is added, each rounded to f32, where these are not 1 and not 0; a NaN becomes a quiet
  * one by that, and keeps the rest.
+ *
+ * Codes of half a byte, f4, can be cast from, without scales, two at once: what is called an
+ * element here is such a pair then, one byte that becomes two numbers side by side.
  */
 
 /* The scales of one side, row-major by block; both NULL: there are none. */
@@ -26,6 +29,11 @@ typedef struct fy_cast_scales {
      * in place of `plane`. */
     uint32_t n_plane_dims; /* 0: none of this */
     uint64_t plane_length[FERRY_MAX_DIMS], plane_stride[FERRY_MAX_DIMS];
+    /* In place of values and powers, f8e4m3, each times the scale of its matrix, which lie so far
+     * apart by the same dims. */
+    const unsigned char *codes;
+    const float *of_matrices;
+    uint64_t matrix_stride[FERRY_MAX_DIMS];
 } fy_cast_scales;
 
 typedef struct fy_cast {
@@ -37,6 +45,23 @@ typedef struct fy_cast {
     fy_cast_scales from_scales, to_scales;
     uint64_t n_rows, n_columns; /* of the matrices that the elements are, row-major: for scales */
 } fy_cast;
+
+/* How many numbers an element is. */
+static inline uint32_t fy_cast_numbers(const fy_cast *cast)
+{
+    return cast->from_kind == FERRY_F4 ? 2 : 1;
+}
+
+/* What one takes on either side. */
+static inline size_t fy_cast_from_bytes(const fy_cast *cast)
+{
+    return cast->from_kind == FERRY_F4 ? 1 : fy_cast_element_bytes(cast->from_kind);
+}
+
+static inline size_t fy_cast_to_bytes(const fy_cast *cast)
+{
+    return fy_cast_numbers(cast) * fy_cast_element_bytes(cast->to_kind);
+}
 
 static inline bool fy_cast_multiplies(const fy_cast *cast)
 {

@@ -247,7 +247,7 @@ ferry_status fy_blocks_make(const ferry_quantization *given, fy_said_blocks *blo
                        "a tensor_scale \"%.80s\", which only codes of f4 take",
                        blocks.tensor_scale);
     }
-    if (!fy_codes_have_scales(blocks.scales)) {
+    if (!fy_codes_have_scales(blocks.codes, blocks.scales)) {
         ferry_dtype_format(blocks.scales, text, sizeof text);
         return fy_fail(error, FERRY_ERR_INVALID_INPUT,
                        "scales of the type %s; there are f32 and f8e8m0", text);
@@ -396,12 +396,15 @@ bool fy_blocks_are_alike(const fy_said_blocks *a, const fy_said_blocks *b)
 
 bool fy_codes_are(ferry_dtype codes)
 {
-    return is_type(codes, FERRY_F8E4M3, 8) || is_type(codes, FERRY_F8E5M2, 8);
+    return is_type(codes, FERRY_F8E4M3, 8) || is_type(codes, FERRY_F8E5M2, 8) ||
+           is_type(codes, FERRY_F4, 4);
 }
 
-bool fy_codes_have_scales(ferry_dtype scales)
+bool fy_codes_have_scales(ferry_dtype codes, ferry_dtype scales)
 {
-    return is_type(scales, FERRY_F32, 32) || is_type(scales, FERRY_F8E8M0, 8);
+    return codes.kind == FERRY_F4
+               ? is_type(scales, FERRY_F8E4M3, 8)
+               : is_type(scales, FERRY_F32, 32) || is_type(scales, FERRY_F8E8M0, 8);
 }
 
 bool fy_blocks_take(ferry_dtype values)

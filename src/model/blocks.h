@@ -61,9 +61,9 @@ ferry_status fy_codes_make(const char *scale, const uint64_t block[2], fy_said_b
                            ferry_error *error);
 void fy_codes_write(fy_writer *w, const fy_said_blocks *codes);
 
-/* Whether tensors of this type are codes, and whether those of this type are their scales. */
+/* Whether tensors of this type are codes, and whether those of that type are their scales. */
 bool fy_codes_are(ferry_dtype codes);
-bool fy_codes_have_scales(ferry_dtype scales);
+bool fy_codes_have_scales(ferry_dtype codes, ferry_dtype scales);
 
 /* Whether tensors of this type have blocks. */
 bool fy_blocks_take(ferry_dtype values);

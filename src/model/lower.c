@@ -456,6 +456,27 @@ static ferry_status lower_cast(lowering *l, fy_tensor *tensor, const fy_rule *ru
     return FERRY_OK;
 }
 
+/* That of a rule, a shape and stages, which is made once. */
+static ferry_status find_placement(lowering *l, const fy_tensor *tensor, const placing *p,
+                                   uint32_t *number_out, ferry_error *error)
+{
+    uint64_t values[2 + FERRY_MAX_DIMS + FY_MAX_AXES] = {(uintptr_t)p->rule, tensor->n_dims};
+    size_t n = 2;
+    for (uint32_t d = 0; d < tensor->n_dims; d++) {
+        values[n++] = tensor->shape[d];
+    }
+    for (uint32_t a = 0; a < p->side->n_axes; a++) {
+        values[n++] = p->stage_coordinate[a];
+    }
+    fy_hash128 key = fy_hash128_of(values, n * sizeof *values);
+    *number_out = fy_memo_find(&l->placements, key);
+    if (*number_out != FY_NONE) {
+        return FERRY_OK;
+    }
+    FY_TRY(make_placement(l, tensor, p, number_out, error));
+    return fy_check_memory(fy_memo_add(&l->placements, key, *number_out), "the placements", error);
+}
+
 static ferry_status lower_tensor(lowering *l, fy_tensor *tensor, const fy_side *side,
                                  uint32_t *placement_out, ferry_error *error)
 {
@@ -479,22 +500,7 @@ static ferry_status lower_tensor(lowering *l, fy_tensor *tensor, const fy_side *
     FY_TRY(check_dims(tensor, &p, error));
     FY_TRY(is_src ? FERRY_OK : lower_cast(l, tensor, p.rule, error));
     FY_TRY(apply_stages(tensor, length, &p, error));
-    uint64_t values[2 + FERRY_MAX_DIMS + FY_MAX_AXES] = {(uintptr_t)p.rule, tensor->n_dims};
-    size_t n = 2;
-    for (uint32_t d = 0; d < tensor->n_dims; d++) {
-        values[n++] = tensor->shape[d];
-    }
-    for (uint32_t a = 0; a < side->n_axes; a++) {
-        values[n++] = p.stage_coordinate[a];
-    }
-    fy_hash128 key = fy_hash128_of(values, n * sizeof *values);
-    *placement_out = fy_memo_find(&l->placements, key);
-    if (*placement_out != FY_NONE) {
-        return FERRY_OK;
-    }
-    FY_TRY(make_placement(l, tensor, &p, placement_out, error));
-    return fy_check_memory(fy_memo_add(&l->placements, key, *placement_out), "the placements",
-                           error);
+    return find_placement(l, tensor, &p, placement_out, error);
 }
 
 /* What one dimension of a tensor is in blocks; what: becomes of it, for sentences. */
@@ -717,13 +723,29 @@ static ferry_status lower_scales(lowering *l, fy_tensor *tensor, ferry_error *er
     return FERRY_OK;
 }
 
+/* Scales of matrices are placed as these are: by what their rule says of the dimensions before. */
+static ferry_status place_matrix_scales(lowering *l, const fy_tensor *codes,
+                                        const fy_tensor *scales, uint32_t *number_out,
+                                        ferry_error *error)
+{
+    size_t length = strlen(codes->name);
+    placing p = {.side = &l->spec->destination,
+                 .rule = fy_rule_index_find(&l->rules[1], codes->name, length)};
+    FY_TRY(apply_stages(codes, length, &p, error));
+    return find_placement(l, scales, &p, number_out, error);
+}
+
 /* Scales that come with codes, to whoever gets these. */
 static ferry_status lower_staged(lowering *l, fy_tensor *tensor, ferry_error *error)
 {
     const fy_tensor *codes = &l->problem->tensors[tensor->staged->tensor];
-    return codes->dst == FY_NONE ? FERRY_OK
-                                 : divide_placement(l, codes, tensor->staged, "destination",
-                                                    codes->dst, &tensor->dst, error);
+    if (codes->dst == FY_NONE) {
+        return FERRY_OK;
+    }
+    return tensor->staged->is_of_matrices
+               ? place_matrix_scales(l, codes, tensor, &tensor->dst, error)
+               : divide_placement(l, codes, tensor->staged, "destination", codes->dst, &tensor->dst,
+                                  error);
 }
 
 static uint32_t world_of(const fy_side *side)

@@ -77,6 +77,9 @@ typedef struct fy_scales {
     uint32_t tensor; /* of the values: the same number in a spec and its problem */
     fy_said_blocks blocks;
     fy_conversion conversion;
+    /* Of scales that come with codes of f4: these are those of the matrices, by the dimensions
+     * before rows and columns, and not those of the blocks. */
+    bool is_of_matrices;
 } fy_scales;
 
 typedef struct fy_tensor {

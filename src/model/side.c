@@ -525,6 +525,13 @@ uint32_t fy_side_find_staged(const ferry_side *sorted, uint32_t parameter)
     return is_found ? (uint32_t)low : FY_NO_PARAMETER;
 }
 
+uint32_t fy_side_find_matrix_staged(const ferry_side *sorted, uint32_t staged)
+{
+    bool is_found = staged + 1 < sorted->n_parameters &&
+                    sorted->parameters[staged + 1].staged == sorted->parameters[staged].staged;
+    return is_found ? staged + 1 : FY_NO_PARAMETER;
+}
+
 static bool add_loop(fy_strided *places, uint64_t count, uint64_t stride)
 {
     places->count[places->n_loops] = count;

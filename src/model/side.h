@@ -110,8 +110,10 @@ ferry_status fy_side_add_staged(ferry_side *sorted, uint32_t parameter, const ch
                                 ferry_dtype dtype, uint64_t elements, fy_said_box *boxes,
                                 size_t n_boxes, ferry_error *error);
 
-/* The number of what stands beside a parameter: FY_NO_PARAMETER. */
+/* The number of what stands beside a parameter with the scales of its blocks, and of what follows
+ * that with those of its matrices: FY_NO_PARAMETER. */
 uint32_t fy_side_find_staged(const ferry_side *sorted, uint32_t parameter);
+uint32_t fy_side_find_matrix_staged(const ferry_side *sorted, uint32_t staged);
 #define FY_NO_PARAMETER UINT32_MAX
 
 /* One above the highest rank. */

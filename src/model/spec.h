@@ -143,8 +143,13 @@ ferry_status fy_spec_add_box_scales(ferry_spec *spec, const ferry_side *boxes, f
 ferry_status fy_spec_add_box_staged(ferry_spec *spec, ferry_side *boxes, const uint32_t *tensor_of,
                                     bool *any_out, ferry_error *error);
 /* What a side asks for of one tensor: its scales, as a tensor behind all others, or found. */
+typedef struct fy_staged {
+    uint32_t of_blocks;
+    uint32_t of_matrices; /* of f4; else FY_NONE */
+} fy_staged;
+
 ferry_status fy_spec_stage_scales(ferry_spec *spec, uint32_t codes, const fy_said_blocks *said,
-                                  const char *title, uint32_t *staged_out, ferry_error *error);
+                                  const char *title, fy_staged *staged_out, ferry_error *error);
 
 /* The parts of it, one file each. Tensors are added to those that are there. */
 ferry_status fy_spec_parse_side(ferry_spec *spec, const json_t *json, const fy_json_place *place,

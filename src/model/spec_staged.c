@@ -2,7 +2,8 @@
 /*
  * Scales that come with codes. A destination that dequantizes wants values, of which its ranks get
  * codes; each also gets the scales of these, in memory that is not the caller's: a tensor of the
- * plan that is fed from the one that the source has.
+ * plan that is fed from the one that the source has. Of f4 it gets another one, with a scale of
+ * each matrix.
  */
 #include "model/spec.h"
 
@@ -26,21 +27,39 @@ static void write_shape(const uint64_t *shape, uint32_t n_dims, char text[SHAPE_
     }
 }
 
-static ferry_status check_codes(const fy_tensor *codes, const char *title, ferry_error *error)
+/* Codes of half a byte have blocks of one size, and rows of whole bytes. */
+static ferry_status check_halves(const fy_tensor *codes, const fy_said_blocks *said,
+                                 const char *title, ferry_error *error)
+{
+    uint64_t columns = codes->shape[codes->n_dims - 1];
+    if (said->block[0] != 1 || said->block[1] != 16) {
+        return fy_fail(error, FERRY_ERR_INVALID_INPUT,
+                       "%s: \"%s\" is f4, whose blocks are of 1 x 16: \"block\" must be [1, 16]",
+                       title, codes->name);
+    }
+    return columns % 2 == 0
+               ? FERRY_OK
+               : fy_fail(error, FERRY_ERR_INVALID_INPUT,
+                         "%s: \"%s\" has rows of %llu elements, and rows of f4 must be whole bytes",
+                         title, codes->name, (unsigned long long)columns);
+}
+
+static ferry_status check_codes(const fy_tensor *codes, const fy_said_blocks *said,
+                                const char *title, ferry_error *error)
 {
     char text[FERRY_DTYPE_TEXT_BYTES];
     ferry_dtype_format(codes->dtype, text, sizeof text);
     if (!fy_codes_are(codes->dtype)) {
         return fy_fail(error, FERRY_ERR_INVALID_INPUT,
-                       "%s: \"%s\" is %s; codes that plans dequantize are f8e4m3 or f8e5m2, others "
-                       "are for ferry reshard",
+                       "%s: \"%s\" is %s; codes that are dequantized are f8e4m3, f8e5m2 or f4",
                        title, codes->name, text);
     }
-    return codes->n_dims >= 2
-               ? FERRY_OK
-               : fy_fail(error, FERRY_ERR_INVALID_INPUT,
-                         "%s: \"%s\" has %u dimensions; blocks are of rows and columns", title,
-                         codes->name, codes->n_dims);
+    if (codes->n_dims < 2) {
+        return fy_fail(error, FERRY_ERR_INVALID_INPUT,
+                       "%s: \"%s\" has %u dimensions; blocks are of rows and columns", title,
+                       codes->name, codes->n_dims);
+    }
+    return codes->dtype.kind == FERRY_F4 ? check_halves(codes, said, title, error) : FERRY_OK;
 }
 
 /* The shape that the scales of a tensor must have. */
@@ -60,12 +79,13 @@ static ferry_status check_scales(const fy_tensor *codes, const fy_said_blocks *s
     uint64_t shape[FERRY_MAX_DIMS];
     char text[FERRY_DTYPE_TEXT_BYTES], has[SHAPE_BYTES], wants[SHAPE_BYTES];
     divide_shape(codes, said->block, shape);
-    if (!fy_codes_have_scales(scales->dtype) || scales->scales != NULL) {
+    if (!fy_codes_have_scales(codes->dtype, scales->dtype) || scales->scales != NULL) {
         ferry_dtype_format(scales->dtype, text, sizeof text);
-        return fy_fail(error, FERRY_ERR_INVALID_INPUT,
-                       "%s: the scales \"%s\" of \"%s\" are %s%s; they must be f32 or f8e8m0",
-                       title, scales->name, codes->name, text,
-                       scales->scales != NULL ? " and made on the way" : "");
+        return fy_fail(
+            error, FERRY_ERR_INVALID_INPUT,
+            "%s: the scales \"%s\" of \"%s\" are %s%s; they must be %s", title, scales->name,
+            codes->name, text, scales->scales != NULL ? " and made on the way" : "",
+            codes->dtype.kind == FERRY_F4 ? "f8e4m3, as those of f4 are" : "f32 or f8e8m0");
     }
     if (scales->n_dims == codes->n_dims &&
         memcmp(scales->shape, shape, codes->n_dims * sizeof *shape) == 0) {
@@ -79,6 +99,23 @@ static ferry_status check_scales(const fy_tensor *codes, const fy_said_blocks *s
         "%llu",
         title, scales->name, has, codes->name, wants, (unsigned long long)said->block[0],
         (unsigned long long)said->block[1]);
+}
+
+/* Those of matrices: an f32 for each. */
+static ferry_status check_matrix_scales(const fy_tensor *codes, const fy_tensor *scales,
+                                        const char *title, ferry_error *error)
+{
+    uint32_t n = codes->n_dims - 2;
+    bool is_f32 =
+        scales->dtype.kind == FERRY_F32 && scales->scales == NULL && scales->staged == NULL;
+    bool fits = scales->n_dims == n && /* a scalar has no array */
+                (n == 0 || memcmp(scales->shape, codes->shape, n * sizeof *codes->shape) == 0);
+    return is_f32 && fits
+               ? FERRY_OK
+               : fy_fail(error, FERRY_ERR_INVALID_INPUT,
+                         "%s: \"%s\" is f4, and \"%s\" must have one f32 for each of its matrices: "
+                         "the shape of \"%s\" without its last two dimensions",
+                         title, codes->name, scales->name, codes->name);
 }
 
 static int compare_feeds(const void *a, const void *b)
@@ -184,27 +221,35 @@ static ferry_status feed_whole(ferry_spec *spec, uint32_t tensor, const fy_feed 
     return FERRY_OK;
 }
 
-static ferry_status add_staged(ferry_spec *spec, uint32_t codes, uint32_t from,
-                               const fy_said_blocks *said, const char *title, ferry_error *error)
+/* What is added to the name of codes for that of their scales. */
+static const char *suffix_of(bool is_of_matrices)
+{
+    return is_of_matrices ? ":scales_2" : ":scales";
+}
+
+static ferry_status add_staged(ferry_spec *spec, uint32_t from, const fy_scales *its,
+                               const char *title, uint32_t *number_out, ferry_error *error)
 {
     char name[FERRY_NAME_BYTES];
     const fy_tensor source = spec->tensors[from];
-    int n = snprintf(name, sizeof name, "%s:scales", spec->tensors[codes].name);
+    const char *codes = spec->tensors[its->tensor].name;
+    int n = snprintf(name, sizeof name, "%s%s", codes, suffix_of(its->is_of_matrices));
     const fy_feed *feeds = source.feeds;
     fy_scales *staged = fy_arena_alloc(&spec->arena, 1, sizeof *staged);
     FY_TRY(fy_check_memory(staged != NULL, "the scales of a tensor", error));
     if (n < 0 || (size_t)n >= sizeof name || fy_spec_find_tensor(spec, name) != FY_NONE) {
         return fy_fail(error, FERRY_ERR_INVALID_INPUT,
                        "%s: the scales that come with \"%s\" are called \"%.200s\", which is %s",
-                       title, spec->tensors[codes].name, name,
+                       title, codes, name,
                        (size_t)n >= sizeof name ? "too long" : "a tensor of the spec");
     }
     if (source.n_feeds == 0) {
         FY_TRY(feed_whole(spec, from, &feeds, error));
     }
-    *staged = (fy_scales){.tensor = codes, .blocks = *said};
+    *staged = *its;
     FY_TRY(fy_spec_add_tensor(spec, name, source.dtype, source.shape, source.n_dims, error));
-    fy_tensor *added = &spec->tensors[spec->n_tensors - 1];
+    *number_out = spec->n_tensors - 1;
+    fy_tensor *added = &spec->tensors[*number_out];
     added->staged = staged;
     added->feeds = feeds;
     added->n_feeds = source.n_feeds == 0 ? 1 : source.n_feeds;
@@ -212,10 +257,11 @@ static ferry_status add_staged(ferry_spec *spec, uint32_t codes, uint32_t from,
 }
 
 /* The scales of a tensor, if they were added: FY_NONE. */
-static uint32_t find_staged(const ferry_spec *spec, uint32_t codes)
+static uint32_t find_staged(const ferry_spec *spec, uint32_t codes, bool is_of_matrices)
 {
     char name[FERRY_NAME_BYTES];
-    int n = snprintf(name, sizeof name, "%s:scales", spec->tensors[codes].name);
+    int n =
+        snprintf(name, sizeof name, "%s%s", spec->tensors[codes].name, suffix_of(is_of_matrices));
     bool fits = n > 0 && (size_t)n < sizeof name;
     uint32_t found = fits ? fy_spec_find_tensor(spec, name) : FY_NONE;
     bool is_its = found != FY_NONE && spec->tensors[found].staged != NULL &&
@@ -244,12 +290,40 @@ static ferry_status check_same(const ferry_spec *spec, uint32_t staged, const fy
                              (unsigned long long)its->blocks.block[1]);
 }
 
+/*
+ * Of f4 each matrix has a scale as well, in the tensor that is called like the scales of its blocks
+ * with _2 behind. A matrix is of one part then, as a block is.
+ */
+static ferry_status stage_matrix_scales(ferry_spec *spec, uint32_t codes,
+                                        const fy_said_blocks *said, const char *scales,
+                                        const char *title, uint32_t *staged_out, ferry_error *error)
+{
+    char name[FERRY_NAME_BYTES + 2];
+    const fy_tensor *tensor = &spec->tensors[codes];
+    const uint64_t *size = tensor->shape + tensor->n_dims - 2;
+    const fy_said_blocks matrix = {.block = {fy_max(size[0], 1), fy_max(size[1], 1)}};
+    const fy_scales its = {.tensor = codes, .blocks = *said, .is_of_matrices = true};
+    snprintf(name, sizeof name, "%s_2", scales);
+    uint32_t from = strlen(name) < FERRY_NAME_BYTES ? fy_spec_find_tensor(spec, name) : FY_NONE;
+    if (from == FY_NONE) {
+        return fy_fail(error, FERRY_ERR_INVALID_INPUT,
+                       "%s: \"%s\" is f4, whose matrices have an f32 scale each, in \"%s\", and "
+                       "the spec has no tensor of this name",
+                       title, tensor->name, name);
+    }
+    FY_TRY(check_matrix_scales(tensor, &spec->tensors[from], title, error));
+    FY_TRY(check_parts(tensor, &matrix, &spec->tensors[from], title, error));
+    return add_staged(spec, from, &its, title, staged_out, error);
+}
+
 ferry_status fy_spec_stage_scales(ferry_spec *spec, uint32_t codes, const fy_said_blocks *said,
-                                  const char *title, uint32_t *staged_out, ferry_error *error)
+                                  const char *title, fy_staged *staged_out, ferry_error *error)
 {
     char name[FERRY_NAME_BYTES];
     const fy_tensor *tensor = &spec->tensors[codes];
-    FY_TRY(check_codes(tensor, title, error));
+    const fy_scales its = {.tensor = codes, .blocks = *said};
+    bool is_half = tensor->dtype.kind == FERRY_F4;
+    FY_TRY(check_codes(tensor, said, title, error));
     bool fits = fy_blocks_name(said, tensor->name, name, sizeof name);
     uint32_t from = fits ? fy_spec_find_tensor(spec, name) : FY_NONE;
     if (from == FY_NONE) {
@@ -258,22 +332,24 @@ ferry_status fy_spec_stage_scales(ferry_spec *spec, uint32_t codes, const fy_sai
                        "of this name",
                        title, tensor->name, fits ? name : said->scale);
     }
-    *staged_out = find_staged(spec, codes);
-    if (*staged_out != FY_NONE) {
-        return check_same(spec, *staged_out, said, name, title, error);
+    *staged_out = (fy_staged){.of_blocks = find_staged(spec, codes, false),
+                              .of_matrices = is_half ? find_staged(spec, codes, true) : FY_NONE};
+    if (staged_out->of_blocks != FY_NONE) {
+        return check_same(spec, staged_out->of_blocks, said, name, title, error);
     }
     FY_TRY(check_scales(tensor, said, &spec->tensors[from], title, error));
     FY_TRY(check_parts(tensor, said, &spec->tensors[from], title, error));
-    FY_TRY(add_staged(spec, codes, from, said, title, error));
-    *staged_out = spec->n_tensors - 1;
-    return FERRY_OK;
+    FY_TRY(add_staged(spec, from, &its, title, &staged_out->of_blocks, error));
+    return is_half ? stage_matrix_scales(spec, codes, said, name, title, &staged_out->of_matrices,
+                                         error)
+                   : FERRY_OK;
 }
 
 static ferry_status add_for(ferry_spec *spec, uint32_t codes, const fy_rule *rule,
                             ferry_error *error)
 {
     char title[TITLE_BYTES];
-    uint32_t staged;
+    fy_staged staged;
     snprintf(title, sizeof title, "destination: rule \"%.400s\"", rule->match);
     return fy_spec_stage_scales(spec, codes, rule->codes, title, &staged, error);
 }

@@ -2,7 +2,8 @@
 /*
  * Scales that come with codes into boxes. A parameter that dequantizes has a second one beside it,
  * which is not the caller's: of each tensor's scales the smallest box that has those of all its
- * boxes, row-major, one behind the other by the names of the codes. It is planned as any other.
+ * boxes, row-major, one behind the other by the names of the codes. It is planned as any other. Of
+ * f4 there is a third one, with the scales of the same matrices.
  */
 #include "model/spec.h"
 
@@ -19,7 +20,7 @@ enum { TITLE_BYTES = 512 };
 typedef struct need {
     uint32_t parameter;
     uint32_t codes; /* of the spec */
-    uint32_t staged;
+    fy_staged staged;
     const char *name;               /* of the codes */
     uint64_t begin[FERRY_MAX_DIMS]; /* in scales */
     uint64_t end[FERRY_MAX_DIMS];
@@ -143,11 +144,11 @@ static ferry_status stage_tensors(staging *s, ferry_error *error)
 static ferry_status note_type(staging *s, const need *needs, size_t n, ferry_error *error)
 {
     fy_parameter *of = &s->boxes->parameters[needs->parameter];
-    const fy_tensor *first = &s->spec->tensors[needs->staged];
+    const fy_tensor *first = &s->spec->tensors[needs->staged.of_blocks];
     fy_said_blocks *codes = fy_arena_alloc(&s->boxes->arena, 1, sizeof *codes);
     FY_TRY(fy_check_memory(codes != NULL, "the scales of a side", error));
     for (size_t i = 1; i < n; i++) {
-        const fy_tensor *other = &s->spec->tensors[needs[i].staged];
+        const fy_tensor *other = &s->spec->tensors[needs[i].staged.of_blocks];
         if (other->dtype.kind != first->dtype.kind) {
             char one[FERRY_DTYPE_TEXT_BYTES], two[FERRY_DTYPE_TEXT_BYTES];
             ferry_dtype_format(first->dtype, one, sizeof one);
@@ -164,13 +165,16 @@ static ferry_status note_type(staging *s, const need *needs, size_t n, ferry_err
     return FERRY_OK;
 }
 
-/* Row-major, from an offset on; *elements_inout: of all before, and then with it. */
-static ferry_status make_box(staging *s, const need *its, fy_said_box *box,
+/*
+ * Row-major, from an offset on; *elements_inout: of all before, and then with it. Matrices are
+ * numbered by the first dimensions of the blocks.
+ */
+static ferry_status make_box(staging *s, const need *its, uint32_t number, fy_said_box *box,
                              uint64_t *elements_inout, ferry_error *error)
 {
-    const fy_tensor *staged = &s->spec->tensors[its->staged];
+    const fy_tensor *staged = &s->spec->tensors[number];
     uint32_t n = staged->n_dims;
-    uint64_t *numbers = fy_arena_alloc(&s->boxes->arena, 3 * (size_t)n, sizeof *numbers);
+    uint64_t *numbers = fy_arena_alloc(&s->boxes->arena, 3 * (size_t)n + 1, sizeof *numbers);
     uint64_t stride = 1; /* no more than the scales that there are */
     FY_TRY(fy_check_memory(numbers != NULL, "the scales of a side", error));
     for (uint32_t d = n; d-- > 0;) {
@@ -188,15 +192,17 @@ static ferry_status make_box(staging *s, const need *its, fy_said_box *box,
     return fy_side_name_tensor(s->boxes, staged->name, &box->tensor, error);
 }
 
-/* What stands beside a parameter, whose needs these are. */
-static ferry_status stage_parameter(staging *s, const need *needs, size_t n, ferry_error *error)
+/* One of what stands beside a parameter, whose needs these are. */
+static ferry_status stage_parameter(staging *s, const need *needs, size_t n, bool is_of_matrices,
+                                    ferry_error *error)
 {
     const char *of = s->boxes->parameters[needs->parameter].name;
     char name[FERRY_NAME_BYTES];
     uint64_t elements = 0;
     size_t n_boxes = 0;
+    uint32_t number = FY_NONE;
     fy_said_box *boxes = fy_alloc(n, sizeof *boxes);
-    int length = snprintf(name, sizeof name, "%s:scales", of);
+    int length = snprintf(name, sizeof name, "%s%s", of, is_of_matrices ? ":scales_2" : ":scales");
     ferry_status status = fy_check_memory(boxes != NULL, "the scales of a side", error);
     if (status == FERRY_OK && (length < 0 || (size_t)length >= sizeof name)) {
         status = fy_fail(error, FERRY_ERR_INVALID_INPUT,
@@ -206,13 +212,14 @@ static ferry_status stage_parameter(staging *s, const need *needs, size_t n, fer
     }
     for (size_t i = 0; i < n && status == FERRY_OK; i++) {
         if (needs[i].end[0] > needs[i].begin[0]) { /* else its boxes are empty */
-            status = make_box(s, &needs[i], &boxes[n_boxes++], &elements, error);
+            number = is_of_matrices ? needs[i].staged.of_matrices : needs[i].staged.of_blocks;
+            status = make_box(s, &needs[i], number, &boxes[n_boxes++], &elements, error);
         }
     }
     if (status == FERRY_OK && n_boxes > 0) {
-        status = fy_side_add_staged(s->boxes, needs->parameter, name,
-                                    s->spec->tensors[needs->staged].dtype, elements, boxes, n_boxes,
-                                    error);
+        status =
+            fy_side_add_staged(s->boxes, needs->parameter, name, s->spec->tensors[number].dtype,
+                               elements, boxes, n_boxes, error);
     }
     fy_free(boxes);
     return status;
@@ -227,7 +234,10 @@ static ferry_status stage_all(staging *s, ferry_error *error)
             n++;
         }
         FY_TRY(note_type(s, &s->needs[i], n, error));
-        FY_TRY(stage_parameter(s, &s->needs[i], n, error));
+        FY_TRY(stage_parameter(s, &s->needs[i], n, false, error));
+        if (s->needs[i].staged.of_matrices != FY_NONE) { /* f4: and so are all, by their scales */
+            FY_TRY(stage_parameter(s, &s->needs[i], n, true, error));
+        }
     }
     return FERRY_OK;
 }

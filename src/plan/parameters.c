@@ -177,6 +177,7 @@ typedef struct held_walk {
     const fy_memory *memory;
     uint32_t which;
     const fy_said_box *scales; /* of the boxes at hand, which are dequantized; NULL: they are not */
+    const fy_said_box *matrix_scales; /* likewise, of f4 */
     ferry_held_box_visitor visitor;
     void *context;
 } held_walk;
@@ -193,6 +194,14 @@ static ferry_status hand_over(const held_walk *w, const ferry_held_box *made)
         uint64_t block = d + 2 < box.n_dims ? 1 : box.conversion->block[d + 2 - box.n_dims];
         box.scales_strides[d] = fy_said_box_strides(w->scales)[d];
         box.scales_offset += (box.begin[d] / block - w->scales->numbers[d]) * box.scales_strides[d];
+    }
+    if (w->matrix_scales != NULL) {
+        box.matrix_scales_offset = w->matrix_scales->offset;
+        for (uint32_t d = 0; d < w->matrix_scales->n_dims; d++) {
+            uint64_t stride = fy_said_box_strides(w->matrix_scales)[d];
+            box.matrix_scales_strides[d] = stride;
+            box.matrix_scales_offset += (box.begin[d] - w->matrix_scales->numbers[d]) * stride;
+        }
     }
     return w->visitor(w->context, &box);
 }
@@ -288,7 +297,7 @@ static void name_scales(held_walk *w, uint32_t parameter, ferry_held_box *box)
 {
     const ferry_side *side = w->memory->side;
     uint32_t number = fy_side_find_staged(side, parameter);
-    w->scales = NULL;
+    w->scales = w->matrix_scales = NULL;
     if (number == FY_NO_PARAMETER) {
         return;
     }
@@ -298,9 +307,15 @@ static void name_scales(held_walk *w, uint32_t parameter, ferry_held_box *box)
     FY_BISECT(uint32_t, low, 0, staged->n_boxes, middle,
               strcmp(name_of_codes(tensors, w->memory->tensor_of[boxes[middle].tensor]),
                      box->tensor) < 0);
-    if (low < staged->n_boxes) { /* else its boxes are empty */
-        w->scales = &boxes[low];
-        box->scales = staged->name;
+    if (low == staged->n_boxes) {
+        return; /* its boxes are empty */
+    }
+    w->scales = &boxes[low];
+    box->scales = staged->name;
+    number = fy_side_find_matrix_staged(side, number);
+    if (number != FY_NO_PARAMETER) { /* which has boxes of the same tensors, in their order */
+        w->matrix_scales = &side->boxes[side->parameters[number].first_box + low];
+        box->matrix_scales = side->parameters[number].name;
     }
 }
 

@@ -23,10 +23,24 @@ typedef struct walk {
 /* All that the boxes of one tensor in a parameter have in common. */
 typedef struct product_tensor {
     uint32_t parameter;
-    const char *scales;
-    const fy_said_box *of_scales;
+    const char *scales, *matrix_scales;
+    const fy_said_box *of_scales, *of_matrix_scales; /* NULL: codes are not f4 */
     const fy_conversion *conversion;
 } product_tensor;
+
+/* Where the scale of the first matrix of a box is, and how far the next ones are. */
+static void find_matrix_scales(const product_tensor *its, const fy_memory_box *box,
+                               fy_product_box *made)
+{
+    const fy_said_box *scales = its->of_matrix_scales;
+    made->matrix_scales = its->matrix_scales;
+    made->matrix_scales_offset = scales->offset;
+    for (uint32_t d = 0; d < scales->n_dims; d++) {
+        uint64_t stride = fy_said_box_strides(scales)[d];
+        made->matrix_scales_strides[d] = stride;
+        made->matrix_scales_offset += (box->numbers[d] - scales->numbers[d]) * stride;
+    }
+}
 
 static ferry_status visit_box(const walk *w, const product_tensor *its, const fy_memory_box *box)
 {
@@ -50,6 +64,9 @@ static ferry_status visit_box(const walk *w, const product_tensor *its, const fy
         }
         made.scales_offset += (first - its->of_scales->numbers[d]) * made.scales_strides[d];
     }
+    if (its->of_matrix_scales != NULL) {
+        find_matrix_scales(its, box, &made);
+    }
     return w->visitor(w->context, &made);
 }
 
@@ -71,16 +88,28 @@ static ferry_status visit_tensor(const walk *w, const product_tensor *its, uint3
     return status;
 }
 
-/* Of a parameter of scales: all that it has the scales of. */
+/* The scales that a box of staged ones is of. */
+static const fy_scales *scales_of(const walk *w, const fy_said_box *box)
+{
+    return w->plan->problem.tensors[w->memory->tensor_of[box->tensor]].staged;
+}
+
+/* Of a parameter of scales: all that it has the scales of. What has those of matrices has boxes of
+ * the same tensors, in the same order. */
 static ferry_status visit_parameter(const walk *w, const fy_parameter *staged)
 {
     const fy_memory *memory = w->memory;
-    const fy_tensor *tensors = w->plan->problem.tensors;
+    uint32_t other =
+        fy_side_find_matrix_staged(memory->side, (uint32_t)(staged - memory->side->parameters));
+    const fy_parameter *of_matrices =
+        other == FY_NO_PARAMETER ? NULL : &memory->side->parameters[other];
     ferry_status status = FERRY_OK;
+    if (scales_of(w, &memory->side->boxes[staged->first_box])->is_of_matrices) {
+        return FERRY_OK; /* which come with the others */
+    }
     for (uint32_t i = 0; i < staged->n_boxes && status == FERRY_OK; i++) {
         const fy_said_box *of_scales = &memory->side->boxes[staged->first_box + i];
-        uint32_t number = memory->tensor_of[of_scales->tensor];
-        uint32_t codes = tensors[number].staged->tensor;
+        uint32_t codes = scales_of(w, of_scales)->tensor;
         if ((w->plan->used[1][codes / 8] >> (codes % 8) & 1) == 0) {
             continue; /* the subset is without it */
         }
@@ -89,6 +118,10 @@ static ferry_status visit_parameter(const walk *w, const fy_parameter *staged)
                               .scales = staged->name,
                               .of_scales = of_scales,
                               .conversion = fy_memory_conversion(memory, variant)};
+        if (of_matrices != NULL) {
+            its.matrix_scales = of_matrices->name;
+            its.of_matrix_scales = &memory->side->boxes[of_matrices->first_box + i];
+        }
         status = visit_tensor(w, &its, variant);
     }
     return status;

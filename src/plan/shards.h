@@ -27,6 +27,11 @@ typedef struct fy_product_box {
     uint64_t origin[2]; /* the row and the column of the first element in its block */
     uint64_t scales_offset;
     uint64_t scales_strides[FERRY_MAX_DIMS]; /* from a block to the next */
+    /* Of f4 what has the scales of matrices, likewise, by the dimensions before rows and columns;
+     * NULL: there are none. */
+    const char *matrix_scales;
+    uint64_t matrix_scales_offset;
+    uint64_t matrix_scales_strides[FERRY_MAX_DIMS];
 } fy_product_box;
 
 typedef ferry_status fy_product_box_visitor(void *context, const fy_product_box *box);

@@ -39,29 +39,51 @@ ferry_status fy_proof_codes_allow(const fy_proof_tensor *tensor, ferry_dtype val
                                   ferry_error *error)
 {
     uint32_t has = tensor->entry->dtype.kind, wants = values.kind;
-    bool has_codes = has == FERRY_F8E4M3 || has == FERRY_F8E5M2;
+    bool has_codes = has == FERRY_F8E4M3 || has == FERRY_F8E5M2 ||
+                     (has == FERRY_F4 && tensor->entry->shape[FY_PROOF_DIMS - 1] % 2 == 0);
     bool wants_values = wants == FERRY_F32 || wants == FERRY_F16 || wants == FERRY_BF16;
     return has_codes && wants_values && tensor->entry->n_dims >= 2
                ? FERRY_OK
                : fy_fail(error, FERRY_ERR_INVALID_INPUT,
                          "%.*s: is dequantized, but has no rows and columns of f8e4m3 or f8e5m2, "
-                         "or is wanted in another type than f32, f16 or bf16",
+                         "or of whole bytes of f4, or is wanted in another type than f32, f16 or "
+                         "bf16",
                          NAME_BYTES, tensor->name);
 }
 
 static ferry_status check_scales(const fy_proof_tensor *scales, const fy_proof_scaling *staged,
-                                 size_t n_dims, ferry_error *error)
+                                 const fy_proof_entry *codes, ferry_error *error)
 {
     const fy_proof_entry *entry = scales->entry;
-    bool fits = entry->n_dims == n_dims && entry->scaling == NULL &&
-                (entry->dtype.kind == FERRY_F32 || entry->dtype.kind == FERRY_F8E8M0);
+    const uint64_t *block = staged->block + ROWS;
+    uint32_t has = entry->dtype.kind;
+    bool fits = entry->n_dims == codes->n_dims && entry->scaling == NULL;
+    fits = fits &&
+           (codes->dtype.kind == FERRY_F4 ? has == FERRY_F8E4M3 && block[0] == 1 && block[1] == 16
+                                          : has == FERRY_F32 || has == FERRY_F8E8M0);
     for (size_t d = 0; d < FY_PROOF_DIMS; d++) {
         fits = fits && entry->shape[d] == fy_ceil_div(staged->values[d], staged->block[d]);
     }
     return fits ? FERRY_OK
                 : fy_fail(error, FERRY_ERR_INVALID_INPUT,
-                          "%.*s: are not the scales, f32 or f8e8m0, of the blocks of a tensor that "
-                          "is dequantized by them",
+                          "%.*s: are not the scales, f32 or f8e8m0 or of f4 f8e4m3, of the blocks "
+                          "of a tensor that is dequantized by them",
+                          NAME_BYTES, scales->name);
+}
+
+/* The same of those of matrices: dimensions stand two further behind. */
+static ferry_status check_matrix_scales(const fy_proof_tensor *scales, const fy_proof_entry *codes,
+                                        ferry_error *error)
+{
+    const fy_proof_entry *entry = scales->entry;
+    bool fits = entry->n_dims + 2 == codes->n_dims && entry->scaling == NULL &&
+                entry->dtype.kind == FERRY_F32;
+    for (size_t d = 0; d < ROWS; d++) {
+        fits = fits && entry->shape[d + 2] == codes->shape[d];
+    }
+    return fits ? FERRY_OK
+                : fy_fail(error, FERRY_ERR_INVALID_INPUT,
+                          "%.*s: does not have an f32 for each matrix of f4 that is dequantized",
                           NAME_BYTES, scales->name);
 }
 
@@ -97,43 +119,82 @@ static ferry_status check_same(const fy_proof_spec *spec, uint32_t staged, uint3
                          NAME_BYTES, spec->tensors[its->tensor].name);
 }
 
-ferry_status fy_proof_staged_add(fy_proof_spec *spec, uint32_t tensor, const fy_proof_codes *codes,
-                                 uint32_t *staged_out, ferry_error *error)
+/* A tensor of this name that is fed from scales which the spec has. */
+static ferry_status add_fed(fy_proof_spec *spec, const char *name, const fy_proof_scaling *its,
+                            uint32_t *number_out, ferry_error *error)
 {
-    const fy_proof_entry *of = spec->tensors[tensor].entry;
-    const char *its = spec->tensors[tensor].name;
-    const char *from = fy_proof_scales_name(spec, codes->scale, its);
-    const char *name = fy_proof_scales_name(spec, "*:scales", its);
     fy_proof_scaling *staged = fy_arena_alloc(&spec->arena, 1, sizeof *staged);
-    uint32_t scales;
-    FY_TRY(fy_check_memory(from != NULL && name != NULL && staged != NULL, "the scales of a tensor",
-                           error));
-    if (!fy_proof_spec_find(spec, from, &scales)) {
-        return fy_fail(error, FERRY_ERR_INVALID_INPUT,
-                       "%.*s: is dequantized, but its scales are not in the spec", NAME_BYTES, its);
-    }
-    if (fy_proof_spec_find(spec, name, staged_out) && spec->tensors[tensor].scale_dtype.kind != 0) {
-        return check_same(spec, *staged_out, scales, codes, error);
-    }
-    *staged = (fy_proof_scaling){.tensor = tensor, .from = scales};
-    for (size_t d = 0; d < FY_PROOF_DIMS; d++) {
-        staged->values[d] = of->shape[d];
-        staged->block[d] = d < ROWS ? 1 : codes->block[d - ROWS];
-    }
-    FY_TRY(check_scales(&spec->tensors[scales], staged, of->n_dims, error));
-    fy_proof_entry entry = *spec->tensors[scales].entry;
+    FY_TRY(fy_check_memory(staged != NULL, "the scales of a tensor", error));
+    *staged = *its;
+    fy_proof_entry entry = *spec->tensors[its->from].entry;
     const uint32_t *sources, *fed_by;
-    FY_TRY(link(spec, scales, &entry, &sources, &fed_by, error));
+    FY_TRY(link(spec, its->from, &entry, &sources, &fed_by, error));
     entry.staged = staged;
     entry.is_source_only = false;
     const fy_proof_entry *kept = fy_proof_keep_entry(spec, &entry);
     FY_TRY(fy_check_memory(kept != NULL, "the scales of a tensor", error));
     FY_TRY(fy_proof_add_tensor(spec, name, kept, 0, error));
-    spec->tensors[spec->n_tensors - 1].sources = sources;
-    spec->tensors[spec->n_tensors - 1].fed_by = fed_by;
-    spec->tensors[tensor].scale_dtype = entry.dtype;
-    *staged_out = (uint32_t)spec->n_tensors - 1;
+    *number_out = (uint32_t)spec->n_tensors - 1;
+    spec->tensors[*number_out].sources = sources;
+    spec->tensors[*number_out].fed_by = fed_by;
     return FERRY_OK;
+}
+
+/* Of f4 what is called like the scales of blocks, with _2 behind, has those of matrices. */
+static ferry_status add_matrix_scales(fy_proof_spec *spec, uint32_t tensor, uint32_t scales,
+                                      const char *name, uint32_t *number_out, ferry_error *error)
+{
+    const fy_proof_entry *of = spec->tensors[tensor].entry;
+    const char *from = fy_proof_scales_name(spec, "*_2", spec->tensors[scales].name);
+    fy_proof_scaling its = {.tensor = tensor, .is_of_matrices = true};
+    FY_TRY(fy_check_memory(from != NULL, "the scales of a tensor", error));
+    if (!fy_proof_spec_find(spec, from, &its.from)) {
+        return fy_fail(error, FERRY_ERR_INVALID_INPUT,
+                       "%.*s: is f4 that is dequantized, but the scales of its matrices are not in "
+                       "the spec",
+                       NAME_BYTES, spec->tensors[tensor].name);
+    }
+    FY_TRY(check_matrix_scales(&spec->tensors[its.from], of, error));
+    for (size_t d = 0; d < FY_PROOF_DIMS; d++) {
+        its.values[d] = d < 2 ? 1 : of->shape[d - 2];
+        its.block[d] = 1;
+    }
+    return add_fed(spec, name, &its, number_out, error);
+}
+
+ferry_status fy_proof_staged_add(fy_proof_spec *spec, uint32_t tensor, const fy_proof_codes *codes,
+                                 fy_proof_staged *staged_out, ferry_error *error)
+{
+    const fy_proof_entry *of = spec->tensors[tensor].entry;
+    const char *its = spec->tensors[tensor].name;
+    const char *from = fy_proof_scales_name(spec, codes->scale, its);
+    const char *name = fy_proof_scales_name(spec, "*:scales", its);
+    const char *second = fy_proof_scales_name(spec, "*:scales_2", its);
+    fy_proof_scaling staged = {.tensor = tensor};
+    uint32_t scales;
+    FY_TRY(fy_check_memory(from != NULL && name != NULL && second != NULL, "the scales of a tensor",
+                           error));
+    if (!fy_proof_spec_find(spec, from, &scales)) {
+        return fy_fail(error, FERRY_ERR_INVALID_INPUT,
+                       "%.*s: is dequantized, but its scales are not in the spec", NAME_BYTES, its);
+    }
+    bool is_half = of->dtype.kind == FERRY_F4;
+    if (spec->tensors[tensor].scale_dtype.kind != 0 &&
+        fy_proof_spec_find(spec, name, &staged_out->of_blocks) &&
+        (!is_half || fy_proof_spec_find(spec, second, &staged_out->of_matrices))) {
+        return check_same(spec, staged_out->of_blocks, scales, codes, error);
+    }
+    staged.from = scales;
+    for (size_t d = 0; d < FY_PROOF_DIMS; d++) {
+        staged.values[d] = of->shape[d];
+        staged.block[d] = d < ROWS ? 1 : codes->block[d - ROWS];
+    }
+    FY_TRY(check_scales(&spec->tensors[scales], &staged, of, error));
+    FY_TRY(add_fed(spec, name, &staged, &staged_out->of_blocks, error));
+    spec->tensors[tensor].scale_dtype = spec->tensors[scales].entry->dtype;
+    return is_half
+               ? add_matrix_scales(spec, tensor, scales, second, &staged_out->of_matrices, error)
+               : FERRY_OK;
 }
 
 /* The scales of one tensor, from `begin` to `end`, that the boxes of a parameter need. */
@@ -194,11 +255,14 @@ static ferry_status list_needs(const fy_proof_spec *spec, const fy_proof_paramet
 }
 
 /* Adds the box of one tensor's scales behind those that are there. */
-static ferry_status stage(fy_proof_spec *spec, const need *its, fy_proof_parameter *staged,
-                          fy_proof_held *box, ferry_error *error)
+static ferry_status stage(fy_proof_spec *spec, const need *its, const fy_proof_codes *codes,
+                          bool is_of_matrices, fy_proof_parameter *staged, fy_proof_held *box,
+                          ferry_error *error)
 {
     uint64_t stride = 1;
-    FY_TRY(fy_proof_staged_add(spec, its->codes, staged->codes, &box->tensor, error));
+    fy_proof_staged tensors;
+    FY_TRY(fy_proof_staged_add(spec, its->codes, codes, &tensors, error));
+    box->tensor = is_of_matrices ? tensors.of_matrices : tensors.of_blocks;
     ferry_dtype dtype = spec->tensors[box->tensor].entry->dtype;
     if (staged->elements > 0 && staged->dtype.kind != dtype.kind) {
         return fy_fail(error, FERRY_ERR_INVALID_INPUT, "%.*s: has scales of two types", NAME_BYTES,
@@ -210,8 +274,10 @@ static ferry_status stage(fy_proof_spec *spec, const need *its, fy_proof_paramet
         box->steps[i] = (fy_proof_step){.count = 1};
     }
     for (size_t d = FY_PROOF_DIMS; d-- > 0;) {
-        uint64_t n = its->end[d] - its->begin[d];
-        box->begin[d] = its->begin[d];
+        size_t k = is_of_matrices ? d - 2 : d; /* those stand two further behind */
+        bool is_none = is_of_matrices && d < 2;
+        uint64_t n = is_none ? 1 : its->end[k] - its->begin[k];
+        box->begin[d] = is_none ? 0 : its->begin[k];
         box->steps[FY_PROOF_LOOPS + d] = (fy_proof_step){.count = n, .stride = stride};
         stride *= n; /* no more than the tensor has */
     }
@@ -222,31 +288,42 @@ static ferry_status stage(fy_proof_spec *spec, const need *its, fy_proof_paramet
                          staged->name);
 }
 
+static ferry_status stage_all(fy_proof_spec *spec, const fy_proof_parameter *of, const need *needs,
+                              size_t n, bool is_of_matrices, fy_proof_parameter *staged_out,
+                              ferry_error *error)
+{
+    const char *pattern = is_of_matrices ? "*:scales_2" : "*:scales";
+    fy_proof_held *boxes = fy_arena_alloc(&spec->arena, n + 1, sizeof *boxes);
+    *staged_out = (fy_proof_parameter){.name = fy_proof_scales_name(spec, pattern, of->name),
+                                       .cast = {.scale = 1},
+                                       .boxes = boxes,
+                                       .n_boxes = n,
+                                       .rank = of->rank};
+    FY_TRY(fy_check_memory(boxes != NULL && staged_out->name != NULL, "the scales of a parameter",
+                           error));
+    for (size_t i = 0; i < n; i++) {
+        boxes[i] = (fy_proof_held){.loops = NULL};
+        FY_TRY(stage(spec, &needs[i], of->codes, is_of_matrices, staged_out, &boxes[i], error));
+    }
+    if (n > 0) {
+        staged_out->lattice = fy_proof_lattice_make(&spec->arena, boxes, n);
+        FY_TRY(fy_check_memory(staged_out->lattice != NULL, "the scales of a parameter", error));
+    }
+    return FERRY_OK;
+}
+
 ferry_status fy_proof_staged_parameter(fy_proof_spec *spec, const fy_proof_parameter *of,
-                                       fy_proof_parameter *staged_out, ferry_error *error)
+                                       fy_proof_parameter staged_out[2], ferry_error *error)
 {
     need *needs;
     size_t n;
-    *staged_out = (fy_proof_parameter){.name = fy_proof_scales_name(spec, "*:scales", of->name),
-                                       .cast = {.scale = 1},
-                                       .codes = of->codes, /* while it is made */
-                                       .rank = of->rank};
+    staged_out[0] = staged_out[1] = (fy_proof_parameter){.name = NULL};
     FY_TRY(list_needs(spec, of, &needs, &n, error));
-    fy_proof_held *boxes = fy_arena_alloc(&spec->arena, n + 1, sizeof *boxes);
-    ferry_status status = fy_check_memory(boxes != NULL && staged_out->name != NULL,
-                                          "the scales of a parameter", error);
-    for (size_t i = 0; i < n && status == FERRY_OK; i++) {
-        boxes[i] = (fy_proof_held){.loops = NULL};
-        status = stage(spec, &needs[i], staged_out, &boxes[i], error);
+    ferry_status status = stage_all(spec, of, needs, n, false, &staged_out[0], error);
+    if (n > 0 && spec->tensors[needs[0].codes].entry->dtype.kind == FERRY_F4) {
+        FY_THEN(status, stage_all(spec, of, needs, n, true, &staged_out[1], error));
     }
     fy_free(needs);
-    if (status == FERRY_OK && n > 0) {
-        staged_out->lattice = fy_proof_lattice_make(&spec->arena, boxes, n);
-        status = fy_check_memory(staged_out->lattice != NULL, "the scales of a parameter", error);
-    }
-    staged_out->codes = NULL;
-    staged_out->boxes = boxes;
-    staged_out->n_boxes = n;
     return status;
 }
 

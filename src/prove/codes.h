@@ -15,16 +15,23 @@ ferry_status fy_proof_codes_read(fy_proof_spec *spec, const json_t *json,
 ferry_status fy_proof_codes_allow(const fy_proof_tensor *tensor, ferry_dtype values,
                                   ferry_error *error);
 
-/* Adds the tensor of the scales that ranks get beside the codes of a tensor, or finds it. */
+/* The tensors of the scales that ranks get beside the codes of a tensor: of its blocks, and of f4
+ * of its matrices. */
+typedef struct fy_proof_staged {
+    uint32_t of_blocks, of_matrices;
+} fy_proof_staged;
+
+/* Adds them, or finds them. */
 ferry_status fy_proof_staged_add(fy_proof_spec *spec, uint32_t tensor, const fy_proof_codes *codes,
-                                 uint32_t *staged_out, ferry_error *error);
+                                 fy_proof_staged *staged_out, ferry_error *error);
 
 /*
  * What a rank gets beside a parameter that dequantizes: of the scales of each tensor the least box
- * with those of all its boxes, row-major, one behind the other. No boxes: it needs none.
+ * with those of all its boxes, row-major, one behind the other; and then the same of matrices. No
+ * boxes: it needs none.
  */
 ferry_status fy_proof_staged_parameter(fy_proof_spec *spec, const fy_proof_parameter *of,
-                                       fy_proof_parameter *staged_out, ferry_error *error);
+                                       fy_proof_parameter staged_out[2], ferry_error *error);
 
 /* A move of codes says what becomes of them, and where. Sets the bits of an element on its way. */
 ferry_status fy_proof_codes_check(const fy_proof_spec *spec, const fy_proof_codes *codes,

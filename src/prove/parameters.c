@@ -549,7 +549,7 @@ static ferry_status stage_parameters(fy_proof_spec *spec, fy_proof_memory *memor
         FY_TRY(parameters[i].codes == NULL
                    ? FERRY_OK
                    : fy_proof_staged_parameter(spec, &parameters[i], staged, error));
-        if (parameters[i].codes != NULL && staged->n_boxes > 0) {
+        for (size_t s = 0; s < 2 && parameters[i].codes != NULL && staged[s].n_boxes > 0; s++) {
             FY_TRY(FY_GROW(all->items, all->capacity, all->n + (end - pair_at),
                            "the ranks of a parameter", error));
             for (size_t k = pair_at; k < end; k++) {
@@ -646,8 +646,8 @@ static ferry_status read_parameters(reading *r, const json_t *json, const fy_jso
         return fy_json_fail(place, error, "must name at least one parameter");
     }
     side->memory = fy_arena_alloc(&r->spec->arena, 1, sizeof *side->memory);
-    /* With room for as many that come beside them. */
-    fy_proof_parameter *parameters = fy_arena_alloc(&r->spec->arena, 2 * n, sizeof *parameters);
+    /* With room for twice as many that come beside them. */
+    fy_proof_parameter *parameters = fy_arena_alloc(&r->spec->arena, 3 * n, sizeof *parameters);
     FY_TRY(fy_check_memory(side->memory != NULL && parameters != NULL, "the parameters", error));
     *side->memory = (fy_proof_memory){.n_parameters = n, .parameters = parameters};
     for (size_t i = 0; i < n; i++) {

@@ -259,7 +259,7 @@ static ferry_status add_staged(fy_proof_spec *spec, ferry_error *error)
 {
     const fy_proof_side *side = &spec->sides[FY_PROOF_DESTINATION];
     size_t n = spec->n_tensors;
-    uint32_t staged;
+    fy_proof_staged staged;
     for (size_t i = 0; i < n && side->memory == NULL; i++) {
         const fy_proof_rule *rule = find_rule(side, spec->tensors[i].name);
         if (rule != NULL && !rule->skip && rule->codes != NULL &&

@@ -312,7 +312,9 @@ ferry_status fy_proof_shard_find(fy_proof_cache *cache, const fy_proof_side *sid
     fy_proof_shard shard = {.flat_end = 1};
     for (size_t i = 0; i < spot->rule->n_cuts; i++) {
         const fy_proof_cut *cut = &spot->rule->cuts[i];
-        cuts[FY_PROOF_DIMS - entry->n_dims + (size_t)cut->dim] = cut;
+        if (cut->dim < entry->n_dims) { /* of matrices there are scales, but no rows and columns */
+            cuts[FY_PROOF_DIMS - entry->n_dims + (size_t)cut->dim] = cut;
+        }
     }
     for (size_t d = 0; d < FY_PROOF_DIMS; d++) {
         uint64_t part = cuts[d] == NULL ? 0 : part_at(cuts[d], &side->mesh, coordinates);

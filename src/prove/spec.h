@@ -195,6 +195,7 @@ typedef struct fy_proof_scaling {
     uint64_t values[FY_PROOF_DIMS]; /* the shape of that */
     uint64_t block[FY_PROOF_DIMS];
     uint32_t from; /* of scales that come beside codes: the tensor that the spec has of them */
+    bool is_of_matrices; /* of those: of f4, an f32 for each matrix */
 } fy_proof_scaling;
 
 /* What all tensors of one entry of "tensors" share. */

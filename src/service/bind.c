@@ -269,10 +269,13 @@ static uint32_t bits_of(const ferry_move *move, bool is_send)
 /* How many bytes a move's elements are at one of its ends; false: more than a number can say. */
 static bool bytes_at_end(const ferry_move *move, bool is_send, uint64_t *bytes_out)
 {
+    uint32_t travels = move->dtype.element_bits, here = bits_of(move, is_send);
     *bytes_out = move->bytes; /* of what has half bytes these are half bytes here too */
-    return bits_of(move, is_send) == move->dtype.element_bits ||
-           fy_mul(move->bytes / (move->dtype.element_bits / 8), bits_of(move, is_send) / 8,
-                  bytes_out);
+    if (here == travels) {
+        return true;
+    }
+    return travels < 8 ? fy_mul(move->bytes, here / travels, bytes_out)
+                       : fy_mul(move->bytes / (travels / 8), here / 8, bytes_out);
 }
 
 /* The area of a move's box in a tensor of this rank. */
@@ -343,7 +346,9 @@ static ferry_status find_conversion(fy_binding *b, const ferry_move *move,
     }
     uint32_t from = move->src_dtype.kind, to = move->dst_dtype.kind;
     uint32_t wire = its->at_receiver ? from : to;
-    if (!fy_cast_exists(from, to) || move->dtype.kind != wire || its->scale == 0) {
+    bool exists = is_raw && from == FERRY_F4 ? its->at_receiver && fy_cast_exists(FERRY_F8E4M3, to)
+                                             : fy_cast_exists(from, to);
+    if (!exists || move->dtype.kind != wire || its->scale == 0) {
         return fy_bind_fail_move(b, move, "has a cast that there is not");
     }
     fy_task_cast conversion = {
@@ -355,10 +360,10 @@ static ferry_status find_conversion(fy_binding *b, const ferry_move *move,
                  .n_rows = 1,
                  .n_columns = 1},
         .at_receiver = its->at_receiver,
-        .is_raw = is_raw,
-        .from_bytes = (uint32_t)fy_cast_element_bytes(from),
-        .to_bytes = (uint32_t)fy_cast_element_bytes(to),
-        .wire_bytes = (uint32_t)fy_cast_element_bytes(wire)};
+        .is_raw = is_raw};
+    conversion.from_bytes = (uint32_t)fy_cast_from_bytes(&conversion.cast);
+    conversion.to_bytes = (uint32_t)fy_cast_to_bytes(&conversion.cast);
+    conversion.wire_bytes = its->at_receiver ? conversion.from_bytes : conversion.to_bytes;
     return fy_registry_convert(b->registry, &conversion, number_out, b->error);
 }
 

@@ -18,12 +18,13 @@ _Static_assert(sizeof value_kinds / sizeof value_kinds[0] == FY_N_BLOCK_VALUES, 
 /* What codes become that a rank gets: the format, and how it is stored. */
 static fy_quantized products_of(const ferry_conversion *its, ferry_dtype values)
 {
-    return (fy_quantized){
-        .format = {.kind = its->code_dtype.kind,
-                   .scale_kind = its->scale_dtype.kind,
-                   .rule = its->scale_dtype.kind == FERRY_F32 ? FY_SCALE_LARGEST : FY_SCALE_COVER,
-                   .block = {its->block[0], its->block[1]}},
-        .kind = values.kind};
+    bool is_power = its->scale_dtype.kind == FERRY_F8E8M0;
+    return (fy_quantized){.format = {.kind = its->code_dtype.kind,
+                                     .scale_kind = its->scale_dtype.kind,
+                                     .rule = is_power ? FY_SCALE_COVER : FY_SCALE_LARGEST,
+                                     .block = {its->block[0], its->block[1]}},
+                          .kind = values.kind,
+                          .tensor_scale = its->code_dtype.kind == FERRY_F4 ? 1 : 0};
 }
 
 /* The same by scales of this shape, of a shard. */
@@ -56,19 +57,17 @@ static ferry_status make_products(const fy_binding *b, const ferry_shard *scales
 }
 
 /* Memory of the service's own for scales, as a destination that the caller does not see. */
-static ferry_status hold_scales(fy_binding *b, const ferry_shard *shard,
-                                const fy_products *products)
+static ferry_status hold_scales(fy_binding *b, const ferry_shard *shard, void *memory,
+                                uint32_t *held_out)
 {
     fy_local_side *side = &b->sides[FERRY_SIDE_DESTINATION];
     fy_local_tensor tensor = {.held = FY_NONE, .n_dims = shard->n_dims, .bytes = shard->bytes};
     fy_registry *registry = b->registry;
-    fy_products *added;
     size_t name;
-    FY_TRY(fy_registry_multiply(registry, products, &added, b->error));
-    ferry_buffer buffer = ferry_buffer_of(added->scales, added->scale_bytes);
+    ferry_buffer buffer = ferry_buffer_of(memory, shard->bytes);
     FY_TRY(fy_registry_name(registry, shard->tensor, &name, b->error));
     FY_TRY(fy_registry_hold_tensor(registry, &buffer, NULL, name, true, &tensor.held, b->error));
-    registry->products[registry->n_products - 1].held = tensor.held;
+    *held_out = tensor.held;
     registry->targets[registry->held[tensor.held].destination].is_staged = true;
     registry->first_staged =
         registry->n_staged == 0 ? registry->n_targets - 1 : registry->first_staged;
@@ -82,25 +81,84 @@ static ferry_status hold_scales(fy_binding *b, const ferry_shard *shard,
     return FERRY_OK;
 }
 
+/* Of codes of f4, what was added last, by the scales of their blocks; NULL: nothing was. */
+static fy_products *find_halves(const fy_binding *b, const fy_local_tensor *codes)
+{
+    fy_registry *registry = b->registry;
+    fy_products *last =
+        registry->n_products == 0 ? NULL : &registry->products[registry->n_products - 1];
+    bool is_its = last != NULL && last->target == codes->held && last->matrix_scales == NULL &&
+                  last->q.format.scale_kind == FERRY_F8E4M3;
+    return is_its ? last : NULL;
+}
+
+/* Of a part of a tensor without elements: scales of matrices have a place, and nothing becomes of
+ * them. */
+static ferry_status hold_for_nothing(fy_binding *b, const ferry_shard *shard)
+{
+    const fy_products nothing = {.is_in_boxes = true, .held = FY_NONE};
+    fy_products *products = NULL;
+    FY_TRY(fy_registry_multiply(b->registry, &nothing, &products, b->error));
+    FY_TRY(fy_registry_multiply_matrices(products, shard->bytes / sizeof(float), b->error));
+    FY_TRY(hold_scales(b, shard, products->matrix_scales, &products->held_matrix_scales));
+    products->target = products->held_matrix_scales; /* no band of it is multiplied */
+    return FERRY_OK;
+}
+
+/* The scales of the matrices of f4, which come behind those of their blocks. */
+static ferry_status hold_matrix_scales(fy_binding *b, const ferry_shard *shard,
+                                       const fy_local_tensor *codes)
+{
+    fy_products *products = find_halves(b, codes);
+    uint64_t n = shard->bytes / sizeof(float);
+    if (products == NULL || (!products->is_in_boxes && products->n_planes != n)) {
+        return fy_fail(b->error, FERRY_ERR_INVALID_PLAN,
+                       "%s: are scales of matrices of what is not dequantized by them",
+                       shard->tensor);
+    }
+    FY_TRY(fy_registry_multiply_matrices(products, n, b->error));
+    return hold_scales(b, shard, products->matrix_scales, &products->held_matrix_scales);
+}
+
+/* Of f4 only those of matrices are f32. */
+static bool is_of_matrices(const fy_binding *b, const ferry_shard *shard,
+                           const fy_local_tensor *codes)
+{
+    bool has_halves = codes->conversion == NULL ? find_halves(b, codes) != NULL
+                                                : codes->conversion->code_dtype.kind == FERRY_F4;
+    return has_halves && shard->dtype.kind == FERRY_F32;
+}
+
 ferry_status fy_bind_staged(void *context, const ferry_shard *shard)
 {
     fy_binding *b = context;
     fy_local_tensor *codes;
-    fy_products products;
+    fy_products products, *added;
+    uint32_t held = FY_NONE;
     if (shard->bytes == 0) {
         return FERRY_OK;
     }
     FY_TRY(fy_bind_find(&b->sides[FERRY_SIDE_DESTINATION], shard->values, &codes, b->error));
+    if (codes == NULL && shard->dtype.kind == FERRY_F32 && !shard->is_parameter) {
+        return hold_for_nothing(b, shard); /* there are no scales of blocks then */
+    }
     if (codes == NULL) {
         return fy_fail(b->error, FERRY_ERR_INVALID_PLAN, "%s: are scales without codes",
                        shard->tensor);
+    }
+    if (is_of_matrices(b, shard, codes)) {
+        return hold_matrix_scales(b, shard, codes);
     }
     products = (fy_products){.q = {.format.scale_kind = shard->dtype.kind},
                              .is_in_boxes = true,
                              .target = codes->held,
                              .scale_bytes = shard->bytes};
     FY_TRY(shard->is_parameter ? FERRY_OK : make_products(b, shard, codes, &products));
-    return hold_scales(b, shard, &products);
+    FY_TRY(fy_registry_multiply(b->registry, &products, &added, b->error));
+    size_t number = b->registry->n_products - 1;
+    FY_TRY(hold_scales(b, shard, added->scales, &held));
+    b->registry->products[number].held = held;
+    return FERRY_OK;
 }
 
 /* The last scale of a box is one of those that there are. */
@@ -116,6 +174,17 @@ static bool has_scales(const fy_product_box *box, const fy_products *products)
     return last < products->scale_bytes / (box->conversion->scale_dtype.element_bits / 8);
 }
 
+/* And so is that of its last matrix, of f4. */
+static bool has_matrix_scales(const fy_product_box *box, const fy_products *products)
+{
+    uint64_t last = box->matrix_scales_offset;
+    for (uint32_t d = 0; d + 2 < box->n_dims; d++) {
+        last += (box->shape[d] - 1) * box->matrix_scales_strides[d];
+    }
+    return (products->matrix_scales == NULL) == (box->matrix_scales == NULL) &&
+           (box->matrix_scales == NULL || last < products->n_matrix_scales);
+}
+
 /* Boxes come in the order of the parameters with scales. */
 static ferry_status find_products(fy_binding *b, const fy_product_box *box, fy_products **found_out)
 {
@@ -127,7 +196,8 @@ static ferry_status find_products(fy_binding *b, const fy_product_box *box, fy_p
         b->product++;
     }
     if (scales == NULL || b->product == registry->n_products ||
-        !has_scales(box, &registry->products[b->product])) {
+        !has_scales(box, &registry->products[b->product]) ||
+        !has_matrix_scales(box, &registry->products[b->product])) {
         return fy_fail(b->error, FERRY_ERR_INVALID_PLAN,
                        "%s: a box of it has no scales at rank %u of the plan", box->parameter,
                        b->me);
@@ -159,7 +229,7 @@ ferry_status fy_bind_product(void *context, const fy_product_box *box)
     uint32_t bits = box->values.element_bits, n = box->n_dims;
     uint64_t bytes = bits / 8; /* of what lies in a tensor: it fits, or the area will not */
     fy_local_tensor *values;
-    fy_products *products;
+    fy_products *products = NULL;
     fy_block_facts facts;
     fy_area area;
     FY_TRY(find_products(b, box, &products));

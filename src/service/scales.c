@@ -136,7 +136,7 @@ ferry_status fy_scales_check_given(const ferry_service *service, uint32_t given,
     const fy_registry *registry = &service->registry;
     for (uint64_t i = 0; i < n; i++) {
         float scale = scales[i];
-        if (!(scale >= 0x1p-117f && scale <= 0x1p119f)) {
+        if (!fy_is_tensor_scale(scale)) {
             return fy_fail(
                 error, FERRY_ERR_INVALID_INPUT,
                 "%s: element %llu at rank %u is %g, by which \"%s\" cannot become nvfp4; "

@@ -137,6 +137,9 @@ typedef struct fy_products {
     uint32_t held;     /* and the scales, */
     char *scales;      /* in memory of the service's own */
     uint64_t scale_bytes;
+    float *matrix_scales; /* of f4, likewise; else NULL */
+    uint64_t n_matrix_scales;
+    uint32_t held_matrix_scales;
     bool is_in_boxes;          /* a parameter: what is multiplied are */
     size_t first_box, n_boxes; /* of the registry's, */
     uint64_t n_bands;          /* so many bands of them */
@@ -148,11 +151,13 @@ typedef struct fy_factor_box {
     uint64_t first_band;        /* among those of the parameter */
     uint64_t n_rows, n_columns; /* of its matrices */
     bool is_turned;
-    uint64_t origin[2];   /* the row and the column of its first element in its block, */
-    uint64_t scale;       /* the number of that block's scale, */
-    uint64_t pitch, step; /* and from there to the one below, and to the one beside it */
-    uint32_t n_planes;    /* dimensions before those of the matrices, */
-    uint32_t planes;      /* into the pool: their lengths, and as many distances of scales */
+    uint64_t origin[2];    /* the row and the column of its first element in its block, */
+    uint64_t scale;        /* the number of that block's scale, */
+    uint64_t pitch, step;  /* and from there to the one below, and to the one beside it */
+    uint64_t matrix_scale; /* of f4 the number of that of its first matrix */
+    uint32_t n_planes;     /* dimensions before those of the matrices, */
+    uint32_t planes;       /* into the pool: their lengths, and as many distances of scales, and of
+                              those of matrices */
 } fy_factor_box;
 
 /*
@@ -426,6 +431,8 @@ bool fy_scales_step(ferry_service *service);
 /* values.c: what becomes of a destination's codes, with new memory for its scales, zeroed. */
 ferry_status fy_registry_multiply(fy_registry *registry, const fy_products *products,
                                   fy_products **added_out, ferry_error *error);
+/* Of f4 the same for the scales of its matrices. */
+ferry_status fy_registry_multiply_matrices(fy_products *products, uint64_t n, ferry_error *error);
 void fy_products_free(fy_registry *registry);
 /* Of a program that was made: notes which of them it brings. Bytes of the scales of all. */
 uint64_t fy_products_scheduled(ferry_service *service);

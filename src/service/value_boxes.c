@@ -75,11 +75,12 @@ ferry_status fy_registry_multiply_box(fy_registry *registry, fy_products *produc
                            .scale = box->scales_offset,
                            .pitch = box->scales_strides[row],
                            .step = box->scales_strides[column],
+                           .matrix_scale = box->matrix_scales_offset,
                            .n_planes = n - 2};
     FY_TRY(fy_registry_lay(registry, products->target, area, &added.values, error));
     added.planes = (uint32_t)registry->n_dims;
     if (!FY_RESERVE(registry->dims, registry->dims_capacity,
-                    registry->n_dims + 2 * (size_t)added.n_planes) ||
+                    registry->n_dims + 3 * (size_t)added.n_planes) ||
         !FY_RESERVE(registry->factor_boxes, registry->factor_box_capacity,
                     registry->n_factor_boxes + 1)) {
         return fy_fail_no_memory(error, "the scales of a plan");
@@ -87,8 +88,9 @@ ferry_status fy_registry_multiply_box(fy_registry *registry, fy_products *produc
     for (uint32_t d = 0; d < added.n_planes; d++) {
         registry->dims[added.planes + d] = box->shape[d];
         registry->dims[added.planes + added.n_planes + d] = box->scales_strides[d];
+        registry->dims[added.planes + 2 * added.n_planes + d] = box->matrix_scales_strides[d];
     }
-    registry->n_dims += 2 * (size_t)added.n_planes;
+    registry->n_dims += 3 * (size_t)added.n_planes;
     products->first_box = products->n_boxes == 0 ? registry->n_factor_boxes : products->first_box;
     registry->factor_boxes[registry->n_factor_boxes++] = added;
     products->n_boxes++;
@@ -137,12 +139,28 @@ static band band_of(const fy_registry *registry, const fy_products *p, uint64_t 
     return b;
 }
 
+/* The scales of a box, from the first one on, as one of their types. */
+static void point_at_scales(const fy_products *p, const fy_factor_box *box, fy_cast_scales *scales)
+{
+    const unsigned char *stored = (const unsigned char *)p->scales;
+    switch (p->q.format.scale_kind) {
+    case FERRY_F32:
+        scales->values = (const float *)(const void *)stored + box->scale;
+        return;
+    case FERRY_F8E4M3:
+        scales->codes = stored + box->scale;
+        scales->of_matrices = p->matrix_scales + box->matrix_scale;
+        return;
+    default:
+        scales->powers = stored + box->scale;
+    }
+}
+
 /* Values times scales, of the type that they have. */
 static fy_cast cast_of(const fy_registry *registry, const fy_products *p, const fy_factor_box *box)
 {
     const uint64_t *planes = registry->dims + box->planes;
     const uint64_t *block = p->q.format.block;
-    bool is_float = p->q.format.scale_kind == FERRY_F32;
     fy_cast cast = {
         .from_kind = p->q.kind,
         .to_kind = p->q.kind,
@@ -150,9 +168,7 @@ static fy_cast cast_of(const fy_registry *registry, const fy_products *p, const 
         .has_plain_nans = true,
         .n_rows = box->n_rows,
         .n_columns = box->n_columns,
-        .from_scales = {.values = is_float ? (const float *)(void *)p->scales + box->scale : NULL,
-                        .powers = is_float ? NULL : (const unsigned char *)p->scales + box->scale,
-                        .block = {block[box->is_turned ? 1 : 0], block[box->is_turned ? 0 : 1]},
+        .from_scales = {.block = {block[box->is_turned ? 1 : 0], block[box->is_turned ? 0 : 1]},
                         .origin = {box->origin[0], box->origin[1]},
                         .pitch = box->pitch,
                         .step = box->step,
@@ -160,7 +176,9 @@ static fy_cast cast_of(const fy_registry *registry, const fy_products *p, const 
     for (uint32_t d = 0; d < box->n_planes; d++) {
         cast.from_scales.plane_length[d] = planes[d];
         cast.from_scales.plane_stride[d] = planes[box->n_planes + d];
+        cast.from_scales.matrix_stride[d] = planes[2 * box->n_planes + d];
     }
+    point_at_scales(p, box, &cast.from_scales);
     return cast;
 }
 

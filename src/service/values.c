@@ -16,6 +16,7 @@ void fy_products_free(fy_registry *registry)
 {
     for (size_t i = 0; i < registry->n_products; i++) {
         fy_free(registry->products[i].scales);
+        fy_free(registry->products[i].matrix_scales);
     }
     fy_free(registry->products);
     fy_free(registry->factor_boxes);
@@ -36,6 +37,13 @@ ferry_status fy_registry_multiply(fy_registry *registry, const fy_products *prod
     return fy_check_memory(added->scales != NULL, "the scales of a plan", error);
 }
 
+ferry_status fy_registry_multiply_matrices(fy_products *products, uint64_t n, ferry_error *error)
+{
+    products->matrix_scales = fy_alloc_zeroed(n + 1, sizeof *products->matrix_scales);
+    products->n_matrix_scales = n;
+    return fy_check_memory(products->matrix_scales != NULL, "the scales of a plan", error);
+}
+
 static void note_lane(fy_registry *registry, const fy_lane *lane, bool is_local)
 {
     for (size_t i = 0; i < lane->n_parts; i++) {
@@ -47,9 +55,14 @@ static void note_lane(fy_registry *registry, const fy_lane *lane, bool is_local)
     }
 }
 
+static fy_target *target_of_held(const fy_registry *registry, uint32_t held)
+{
+    return &registry->targets[registry->held[held].destination];
+}
+
 static fy_target *target_of(const fy_registry *registry, const fy_products *p)
 {
-    return &registry->targets[registry->held[p->target].destination];
+    return target_of_held(registry, p->target);
 }
 
 uint64_t fy_products_scheduled(ferry_service *service)
@@ -59,7 +72,8 @@ uint64_t fy_products_scheduled(ferry_service *service)
     uint64_t bytes = 0;
     for (size_t i = 0; i < registry->n_products; i++) {
         target_of(registry, &registry->products[i])->is_moved = false;
-        bytes += registry->products[i].scale_bytes;
+        bytes += registry->products[i].scale_bytes +
+                 registry->products[i].n_matrix_scales * sizeof(float);
     }
     if (registry->n_products == 0) {
         return 0;
@@ -99,6 +113,7 @@ static void make_band(void *context, uint64_t index)
     uint64_t bytes = p->q.format.scale_kind == FERRY_F32 ? sizeof(float) : 1;
     uint64_t block_row = band % w->bands.n * (w->bands.rows / q.format.block[0]);
     uint64_t first = (band / w->bands.n * all[0] + block_row) * all[1];
+    q.tensor_scale = p->matrix_scales == NULL ? 0 : p->matrix_scales[band / w->bands.n];
     fy_input scales = {.data = p->scales + first * bytes, .n_bytes = shape[0] * shape[1] * bytes};
     fy_output values = {.data = w->values + (w->is_brought ? 0 : at),
                         .n_bytes = q.n_rows * w->bands.row_bytes};
@@ -149,6 +164,26 @@ static uint64_t make_some(ferry_service *service, work *w, uint64_t most, ferry_
     return n;
 }
 
+/* Those that have come: others than these no quantization makes, and some would make no number of
+ * all codes. */
+static ferry_status check_matrix_scales(const ferry_service *service, const fy_products *p,
+                                        ferry_error *error)
+{
+    const fy_registry *registry = &service->registry;
+    for (uint64_t i = 0; i < p->n_matrix_scales; i++) {
+        float scale = p->matrix_scales[i];
+        if (!fy_is_tensor_scale(scale)) {
+            return fy_fail(error, FERRY_ERR_INVALID_INPUT,
+                           "%s: element %llu at rank %u is %g, by which the f4 of \"%s\" cannot be "
+                           "dequantized; scales of matrices are from 2^-117 to 2^119",
+                           registry->names + target_of_held(registry, p->held_matrix_scales)->name,
+                           (unsigned long long)i, service->world->rank, (double)scale,
+                           registry->names + target_of(registry, p)->name);
+        }
+    }
+    return FERRY_OK;
+}
+
 bool fy_products_step(ferry_service *service)
 {
     fy_run_state *run = service->run;
@@ -163,7 +198,10 @@ bool fy_products_step(ferry_service *service)
     uint64_t all = target_of(registry, p)->is_moved ? bands : 0;
     ferry_status status = FERRY_OK;
     ferry_error why;
-    if (run->products.n_bands < all) {
+    if (run->products.n_bands == 0 && all > 0) {
+        status = check_matrix_scales(service, p, &why);
+    }
+    if (status == FERRY_OK && run->products.n_bands < all) {
         run->products.n_bands += make_some(service, &w, all - run->products.n_bands, &status, &why);
     }
     if (status != FERRY_OK) {

@@ -50,14 +50,17 @@ def bytes_of(model, tensor, subset):
     taken = Counter()
     if tensor.staged is not None and is_in_boxes(model):
         for rank, parameters in model.destination.parameters.items() if tensor.is_in(subset) else ():
-            taken[rank] = sum(math.prod(box.shape) * width(tensor.staged.dtype) // 8
+            taken[rank] = sum(math.prod(box.shape) * width(staged.dtype) // 8
                               for parameter in parameters for box in parameter.boxes
-                              if box.tensor == tensor.staged.name)
+                              for staged in (tensor.staged, tensor.staged_of_matrices)
+                              if staged is not None and box.tensor == staged.name)
     elif tensor.staged is not None:
         if tensor.is_in(subset) and model.at_destination(tensor.name) is not None:
             how, scales = model.change(tensor).how, tensor.staged
             for rank, shard in model.at_destination(tensor.name).shards.items():
                 taken[rank] = n_blocks(how, shard, tensor.shape) * width(scales.dtype) // 8
+                if tensor.staged_of_matrices is not None:
+                    taken[rank] += 4 * math.prod(map(len, shard.axes[:-2]))
     elif tensor.quantized_at == "receiver":
         if not tensor.is_in(subset):
             return taken

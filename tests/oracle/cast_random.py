@@ -203,14 +203,22 @@ def add_f4(spec):
     return made if is_valid(made) else spec
 
 
-def codes_for(rng, spec, scale_name=None):
-    """A matrix of codes and its scales, for both sides, put in front of all rules."""
+def codes_for(rng, spec, scale_name=None, is_f4=False):
+    """A matrix of codes and its scales, for both sides, put in front of all rules. Of f4 the scales of
+    its matrices follow."""
     number = len(spec["tensors"])
     name = "codes%d" % number
     scale = (scale_name or rng.choice(["%s.s", "s.%s"])) % name
     block = [rng.choice([1, 2, 3, 4]), rng.choice([1, 2, 3, 4, 32])]
     lead = [rng.randint(1, 3)] if rng.random() < 0.3 else []
     shape = [*lead, rng.randint(1, 9), rng.randint(1, 9)]
+    if is_f4:
+        block, shape[-1] = [1, 16], 2 * rng.randint(1, 26)
+        spec["tensors"] += [
+            {"name": name, "shape": shape, "dtype": "f4"},
+            {"name": scale, "shape": [*shape[:-1], -(-shape[-1] // 16)], "dtype": "f8e4m3"},
+            {"name": scale + "_2", "shape": lead, "dtype": "f32"}]
+        return name, scale, block, shape, spec["tensors"][-2]["shape"]
     of_scales = [*lead, *(-(-n // b) for n, b in zip(shape[-2:], block))]
     spec["tensors"] += [
         {"name": name, "shape": shape, "dtype": rng.choice(["f8e4m3", "f8e5m2"])},
@@ -229,10 +237,11 @@ def draw_shards(rng, side, shape, block):
     return {"shard": [{"dim": d, "axis": axis, "sizes": sizes}]}
 
 
-def source_parameter(rng, tensor, shape):
+def source_parameter(rng, tensor, shape, is_f4=False):
+    """All of it, in any order; of f4 with rows of bytes."""
     strides, order, step = [0] * len(shape), list(range(len(shape))), 1
     rng.shuffle(order)
-    for d in order:
+    for d in sorted(order, key=lambda d: d != len(shape) - 1) if is_f4 else order:
         strides[d], step = step if shape[d] > 1 else 0, step * shape[d]
     strides = [max(1, s) for s in strides]
     return {"parameter": "of " + tensor, "elements": step, "holds": [
@@ -242,7 +251,7 @@ def source_parameter(rng, tensor, shape):
 
 def in_parts(rng, spec, tensor, shape, unit, is_codes):
     """What the source has of a tensor: itself, or what it is made of, one tensor or two."""
-    d = len(shape) - rng.randint(1, 2)
+    d = max(0, len(shape) - rng.randint(1, 2))
     if rng.random() < 0.5 or shape[d] < 2:
         return [(tensor, shape)]
     cut = rng.randint(1, shape[d] - 1)
@@ -250,6 +259,10 @@ def in_parts(rng, spec, tensor, shape, unit, is_codes):
         cut = min(max(1, cut // unit) * unit, shape[d] - 1)
     is_one = is_codes and rng.random() < 0.3  # scales are copied once more, which joins boxes
     entry = next(entry for entry in spec["tensors"] if entry["name"] == tensor)
+    if entry["dtype"] == "f4" and d == len(shape) - 1:
+        cut += cut % 2
+        if cut == shape[d]:
+            return [(tensor, shape)]
     entry["source"], parts = [], {}
     for number, (begin, end) in enumerate(((0, cut), (cut, shape[d]))):
         name = tensor + ".part" + ("" if is_one else str(number))
@@ -265,21 +278,26 @@ def in_parts(rng, spec, tensor, shape, unit, is_codes):
 
 def add_codes(rng, spec, with_parts):
     source, destination = spec["source"], spec["destination"]
-    name, scale, block, shape, of_scales = codes_for(rng, spec)
-    for whole, its, unit in ((name, shape, rng.choice(block)), (scale, of_scales, 1)):
+    is_f4 = rng.random() < 0.4
+    name, scale, block, shape, of_scales = codes_for(rng, spec, is_f4=is_f4)
+    matrices = [(scale + "_2", shape[:-2], 1)] if is_f4 else []
+    for whole, its, unit in ((name, shape, 2 if is_f4 else rng.choice(block)), (scale, of_scales, 1),
+                             *matrices):
         for tensor, part in (in_parts(rng, spec, whole, its, unit, whole == name)
-                             if with_parts else [(whole, its)]):
+                             if with_parts and its else [(whole, its)]):
             if "boxes" in source:
                 rank = rng.choice(source["boxes"][0].get("ranks") or [source["boxes"][0]["rank"]])
-                source["boxes"].append({"rank": rank, **source_parameter(rng, tensor, part)})
+                source["boxes"].append({"rank": rank, **source_parameter(
+                    rng, tensor, part, whole == name and is_f4)})
             else:
-                source["rules"].insert(0, {"match": tensor,
-                                           **draw_shards(rng, source, part, [1, 1])})
+                source["rules"].insert(0, {"match": tensor, **draw_shards(
+                    rng, source, part, [1, 2 if whole == name and is_f4 else 1])})
     wanted = {"match": name, "dtype": rng.choice(["f32", "f16", "bf16"]),
               **draw_shards(rng, destination, shape, block),
               "dequantize": {"scale": scale.replace(name, "*"), "block": block}}
     here = {"skip": True} if rng.random() < 0.7 else {}
-    destination["rules"][:0] = [wanted, {"match": scale, **here}]
+    destination["rules"][:0] = [wanted, *({"match": its, **here} for its in
+                                          [scale, *(whole for whole, _, _ in matrices)])]
     return spec
 
 
@@ -293,13 +311,14 @@ def add_dequantized(rng, spec):
     return spec
 
 
-def put_source(rng, source, tensor, shape):
+def put_source(rng, source, tensor, shape, is_f4=False):
     """A tensor, cut anywhere, or in the memory of some rank."""
     if "boxes" in source:
         rank = rng.choice(source["boxes"][0].get("ranks") or [source["boxes"][0]["rank"]])
-        source["boxes"].append({"rank": rank, **source_parameter(rng, tensor, shape)})
+        source["boxes"].append({"rank": rank, **source_parameter(rng, tensor, shape, is_f4)})
     else:
-        source["rules"].insert(0, {"match": tensor, **draw_shards(rng, source, shape, [1, 1])})
+        cuts = draw_shards(rng, source, shape, [1, 2 if is_f4 else 1])
+        source["rules"].insert(0, {"match": tensor, **cuts})
 
 
 def quantized_boxes_of(rng, name, shape, block, quantize):
@@ -352,9 +371,10 @@ def add_parted(rng, spec):
 
 def source_of_codes(rng, spec, name, shape, block):
     """What the source has of codes, or of scales."""
+    is_f4 = any(entry["name"] == name and entry["dtype"] == "f4" for entry in spec["tensors"])
     for tensor, part in (in_parts(rng, spec, name, shape, rng.choice(block), "codes" in name[:5])
-                         if rng.random() < 0.5 else [(name, shape)]):
-        put_source(rng, spec["source"], tensor, part)
+                         if shape and rng.random() < 0.5 else [(name, shape)]):
+        put_source(rng, spec["source"], tensor, part, is_f4)
 
 
 def dequantized_parameter(rng, tensors, parts, number, block, scale):
@@ -369,15 +389,18 @@ def draw_dequantized_boxes(rng, spec):
     """The same spec, of a destination in boxes, with codes that parameters dequantize, cut anywhere
     and said in loops."""
     block, types = None, rng.choice(["f32", "f8e8m0"])
-    shapes = {}
+    shapes, is_f4 = {}, rng.random() < 0.4
     for _ in range(rng.randint(1, 2)):
-        name, scale, its, shape, of_scales = codes_for(rng, spec, "s.%s")
+        name, scale, its, shape, of_scales = codes_for(rng, spec, "s.%s", is_f4)
         block = block or its
-        of_scales[-2:] = [-(-n // b) for n, b in zip(shape[-2:], block)]
-        spec["tensors"][-1]["dtype"] = types
-        source_of_codes(rng, spec, name, shape, block)
+        if not is_f4:
+            of_scales[-2:] = [-(-n // b) for n, b in zip(shape[-2:], block)]
+            spec["tensors"][-1]["dtype"] = types
+        source_of_codes(rng, spec, name, shape, [2] if is_f4 else block)
         source_of_codes(rng, spec, scale, of_scales, [1])
-        shapes[name] = spec["tensors"][-2]["dtype"], shape
+        if is_f4:
+            source_of_codes(rng, spec, scale + "_2", shape[:-2], [1])
+        shapes[name] = shape
     tensors = {tensor.name: tensor for tensor in model_of(
         {**spec, "destination": {"mesh": [], "rules": [{"match": "*"}]}}).tensors}
     entries = spec["destination"]["boxes"]
@@ -385,10 +408,11 @@ def draw_dequantized_boxes(rng, spec):
     for number in range(rng.randint(1, 3)):
         dtype = rng.choice([tensors[name].dtype for name in shapes])
         parts = []
-        for name, (_, shape) in shapes.items():
+        for name, shape in shapes.items():
             if tensors[name].dtype == dtype:
-                for begin, lengths in ([box_random.draw_box(rng, shape, 1)] if rng.random() < 0.5
-                                       else box_random.draw_grid(rng, shape, 1, 4)):
+                step = 2 if is_f4 else 1
+                for begin, lengths in ([box_random.draw_box(rng, shape, step)] if rng.random() < 0.5
+                                       else box_random.draw_grid(rng, shape, step, 4)):
                     parts.append(box_random.Part(name, begin, lengths))
         entries.append({"ranks": rng.sample(ranks, rng.randint(1, len(ranks))),
                         **dequantized_parameter(rng, tensors, parts, number, block, "s.*")})

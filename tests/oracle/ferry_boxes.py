@@ -197,24 +197,33 @@ class Parameter:
         return result
 
 
-    def scales_entry(self, tensors):
-        """The parameter that comes beside one that dequantizes: of the scales of each tensor the
-        least box that has those of all elements here, by the names of the codes. None: of nothing."""
+    def scales_entries(self, tensors):
+        """The parameters that come beside one that dequantizes, of what is not empty."""
+        return [entry for entry in (self._scales_entry(tensors, "staged", ":scales"),
+                                    self._scales_entry(tensors, "staged_of_matrices", ":scales_2"))
+                if entry]
+
+    def _scales_entry(self, tensors, which, suffix):
+        """Of the scales of each tensor the least box that has those of all elements here, by the names
+        of the codes. None: of nothing."""
         holds, at, types = [], 0, set()
         for tensor in sorted({box.tensor for box in self.boxes}, key=lambda name: name.encode()):
-            types.add(tensors[tensor].staged.dtype)
+            staged = getattr(tensors[tensor], which)
+            if staged is None:
+                continue
+            types.add(staged.dtype)
             steps = [1] * (len(tensors[tensor].shape) - 2) + self.dequantize.block
-            needed = {tuple(i // step for i, step in zip(index, steps))
+            needed = {tuple(i // step for i, step in zip(index, steps))[:len(staged.shape)]
                       for box in self.boxes if box.tensor == tensor
                       for index in itertools.product(*spans(box.begin, box.shape))}
             if needed:
                 begin = [min(axis) for axis in zip(*needed)]
                 shape = [max(axis) + 1 - first for axis, first in zip(zip(*needed), begin)]
-                holds.append({"tensor": tensors[tensor].staged.name, "begin": begin,
+                holds.append({"tensor": staged.name, "begin": begin,
                               "shape": shape, "offset": at, "strides": row_major_strides(shape)})
                 at += math.prod(shape)
         require(len(types) <= 1, "%s: scales of two types" % self.what)
-        return {"ranks": self.ranks, "parameter": self.name + ":scales", "elements": at,
+        return {"ranks": self.ranks, "parameter": self.name + suffix, "elements": at,
                 "dtype": min(types), "holds": holds} if holds else None
 
 
@@ -268,9 +277,9 @@ class BoxSide:
         entries = as_list(spec_side["boxes"], which)
         require(entries, "%s: no boxes" % which)
         said = [Parameter(entry, which, tensors) for entry in entries]
-        beside = [parameter.scales_entry(tensors) for parameter in said
-                  if parameter.dequantize is not None]
-        beside = [Parameter(entry, which, tensors) for entry in beside if entry]
+        beside = [Parameter(entry, which, tensors) for parameter in said
+                  if parameter.dequantize is not None
+                  for entry in parameter.scales_entries(tensors)]
         for parameter in said + beside:
             parameter.is_beside = parameter in beside
             for rank in parameter.ranks:

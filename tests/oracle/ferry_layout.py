@@ -440,6 +440,7 @@ class Tensor:
         self.dtype = dtype
         self.values = self.quantize = None  # of scales: whose they are
         self.codes = self.staged = None  # of scales that come beside codes, and of these
+        self.staged_of_matrices = None  # of f4 also those of its matrices
         self.quantized_at = "sender"  # who makes its codes and scales
         self.given = None  # where it becomes nvfp4: the tensor with a scale of each matrix
         self.bits = dtype_bits(dtype)
@@ -601,12 +602,22 @@ class Model:
             for begin in self._parts_of(tensor).values():
                 require(all(at % block == 0 for at, block in zip(begin, how.block)),
                         "%s: a part begins inside a block" % tensor.name)
-        name = tensor.name + ":scales"
+        tensor.staged = self._add_beside(tensor, how, scales, ":scales")
+        of_matrices = how.find_of_matrices(tensor, self.by_name, require)
+        if of_matrices is not None:
+            if len(self._parts_of(of_matrices)) > 1:
+                require(all(not any(begin) for begin in self._parts_of(tensor).values()),
+                        "%s: a part begins inside a matrix" % tensor.name)
+            tensor.staged_of_matrices = self._add_beside(tensor, how, of_matrices, ":scales_2")
+
+    def _add_beside(self, tensor, how, scales, suffix):
+        name = tensor.name + suffix
         require(name not in self.by_name, "%s: is a tensor" % name)
         staged = Tensor(len(self.tensors), name, scales.shape, scales.dtype, scales.name)
-        staged.codes, tensor.staged = (tensor, how), staged
+        staged.codes = tensor, how
         self.tensors.append(staged)
         self.by_name[name] = staged
+        return staged
 
     def _parts_of(self, tensor):
         """Where each part of a tensor begins, in rows and columns; boxes of one are moved alike."""
@@ -699,12 +710,21 @@ class Model:
                                              tensor.quantize, tensor.shape)
         if key not in self._placed and tensor.codes is not None and isinstance(side, Side):
             codes, how = tensor.codes
-            self._placed[key] = self._divide(self._place(side, codes), codes, how, tensor.shape)
+            where = self._place(side, codes)
+            self._placed[key] = (self._of_matrices(where, tensor.shape)
+                                 if codes.staged_of_matrices is tensor else
+                                 self._divide(where, codes, how, tensor.shape))
         if key not in self._placed:
             require(tensor.values is None or side.which == "destination",
                     "%s: quantized from boxes" % tensor.name)
             self._placed[key] = side.place(tensor.name, tensor.shape)
         return self._placed[key]
+
+    @staticmethod
+    def _of_matrices(placement, shape):
+        """Where the scales of matrices are: with whoever has a part of these."""
+        return placement and Placement(shape, {rank: Shard(list(shard.axes[:-2]))
+                                               for rank, shard in placement.shards.items()})
 
     @staticmethod
     def _divide(placement, values, how, shape):

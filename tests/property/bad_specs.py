@@ -438,6 +438,49 @@ def dequantized(changes=None, scales=None, **values):
     return spec
 
 
+def halves(changes=None, scales=None, matrices=None, shape=(12, 32), **values):
+    """The same of codes of f4; None: the spec has no scales of matrices."""
+    spec = dequantized(changes, {"shape": [*shape[:-1], -(-shape[-1] // 16)], "dtype": "f8e4m3",
+                                 **(scales or {})}, **{"block": [1, 16], **values})
+    spec["tensors"][0].update(dtype="f4", shape=list(shape))
+    if matrices is not None:
+        spec["tensors"].append({"name": NAME + "_s_2", "shape": list(shape[:-2]), "dtype": "f32",
+                                **matrices})
+    return spec
+
+
+def half_rows():
+    for block in ([1, 32], [2, 16], [16, 1]):
+        yield edge("f4 in blocks of %s" % block, halves(matrices={}, block=block), NAME, "[1, 16]")
+    for dtype in ("f32", "f8e8m0"):
+        yield edge("scales of f4 in %s" % dtype, halves(None, {"dtype": dtype}, {}), NAME + "_s",
+                   "must be f8e4m3")
+    yield edge("odd rows of f4 are dequantized", halves(matrices={}, shape=(12, 7)), NAME,
+               "7 elements")
+    yield edge("f4 without scales of matrices", halves(), NAME, NAME + "_s_2", "no tensor")
+    for what, of in (("bf16", {"dtype": "bf16"}), ("a vector", {"shape": [1]}),
+                     ("a stack", {"shape": [12]})):
+        yield edge("scales of matrices that are %s" % what, halves(matrices=of), NAME + "_s_2",
+                   "one f32 for each")
+    yield edge("f4 that is cut within a block",
+               halves(shard({"dim": 1, "axis": "tp", "unit": 8}), matrices={}), NAME, "destination",
+               "dim 1", "block of 16")
+    for which in ("source", "destination"):
+        odd = halves(matrices={}, shape=(12, 36))
+        odd[which]["rules"][0].update(shard({"dim": 1, "axis": "tp", "sizes": [16, 16, 3, 1]}))
+        odd[which]["rules"][0]["match"] = NAME
+        odd[which]["rules"].append({"match": "*"})
+        yield edge("f4 whose %s is cut within a byte" % which, odd, NAME,
+                   "bytes" if which == "source" else "block of 16")
+    taken = halves(matrices={})
+    taken["tensors"].append({"name": NAME + ":scales_2", "shape": [1], "dtype": "u8"})
+    yield edge("the name of scales of matrices is taken", taken, NAME + ":scales_2", NAME)
+    absent = halves(matrices={})
+    absent["source"]["rules"].insert(0, {"match": NAME + "_s_2", "skip": True})
+    absent["destination"]["rules"].insert(0, {"match": NAME + "_s_2", "skip": True})
+    yield edge("scales of matrices that no source has", absent, NAME, NAME + "_s_2", "source")
+
+
 def of_parts(cut):
     """Codes and scales of two parts each; those of the codes meet at a row."""
     spec = dequantized({"skip": False})
@@ -517,6 +560,7 @@ def rule_rows():
     yield from quantize_rows()
     yield from f4_rows()
     yield from dequantize_rows()
+    yield from half_rows()
     yield edge("dim out of range", small(shard({"dim": 2, "axis": "tp"})), NAME, "2")
     yield edge("shard on a scalar", small(cut(), shape=[]), NAME)
     yield edge("flat on a scalar", small({"flat": {"axis": "tp"}}, shape=[]), NAME)

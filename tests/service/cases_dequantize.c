@@ -1,8 +1,8 @@
 /* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
 /*
  * Plans that dequantize: codes, cut by rows, and their scales become values, cut by columns; or by
- * columns within a block, in boxes that have them transposed. Each value is worked out from the
- * definition, by its code and its scale.
+ * columns within a block, in boxes that have them transposed; codes of half a byte as they are.
+ * Each value is worked out from the definition, by its code and its scale, and that of its matrix.
  */
 #include "service/scene.h"
 
@@ -17,10 +17,13 @@ typedef struct codes {
     uint64_t block[2], planes, rows, columns; /* of the whole; planes 0: it has no such dim */
     uint64_t rank_rows, rank_columns;         /* of each */
     bool swaps, is_in_boxes;
-    ferry_buffer buffers[4], far[4]; /* codes, scales, values, and those behind */
+    bool is_half;   /* codes are f4 */
+    bool is_turned; /* boxes have columns of values side by side */
+    ferry_buffer buffers[5], far[5];
 } codes;
 
-enum { CODES, SCALES, VALUES, BEHIND };
+/* Values lie in one of two buffers; matrices are the scales of these, of f4. */
+enum { CODES, SCALES, MATRICES, VALUES, BEHIND, N_BUFFERS };
 
 static uint64_t n_blocks(uint64_t elements, uint64_t block)
 {
@@ -53,10 +56,21 @@ static void draw(rank_context *me, uint64_t seed, codes *c)
                  .block = {blocks[b][0], blocks[b][1]},
                  .planes = random_below(&random, 3),
                  .swaps = one_in(&random, 3),
-                 .is_in_boxes = one_in(&random, 2)};
+                 .is_in_boxes = one_in(&random, 2),
+                 .is_half = one_in(&random, 3)};
+    if (c->is_half) {
+        c->how.to = ORACLE_F4;
+        c->how.scale_type = ORACLE_F8E4M3;
+        c->names[CODES] = "f4";
+        c->names[SCALES] = "f8e4m3";
+        c->scale_bytes = c->block[0] = 1;
+        c->block[1] = 16;
+    }
+    c->is_turned = c->is_in_boxes && !c->is_half;
     c->rank_columns = c->block[1] * dice(&random, 1, 3);
     if (c->is_in_boxes) {
         c->rank_columns = dice(&random, 1, (uint32_t)(3 * c->block[1]));
+        c->rank_columns += c->is_half ? c->rank_columns % 2 : 0;
     }
     c->rank_rows = dice(&random, 1, 40);
     c->rows = c->rank_rows * c->n_ranks;
@@ -73,6 +87,13 @@ static uint32_t bits_of(const codes *c, bool is_scale, uint64_t version, uint64_
         return bits & 0xff;
     }
     return bits % 7 == 0 ? bits : (bits & 0x807fffff) | (120 + bits % 14) << 23;
+}
+
+/* The bits of the f32 of a matrix, from 2^-27 to 2^23. */
+static uint32_t matrix_bits(const codes *c, uint64_t version, uint64_t plane)
+{
+    uint32_t bits = bits_of(c, false, version, plane + 1000) * 0x010101u;
+    return (bits & 0x7fffff) | (100 + bits % 50) << 23;
 }
 
 static void take_one(rank_context *me, codes *c, uint32_t which, uint64_t bytes)
@@ -93,15 +114,16 @@ static uint64_t all_scales(const codes *c)
 static void take_all(rank_context *me, codes *c)
 {
     uint64_t values = n_planes(c) * c->rows * c->rank_columns * c->value_bytes;
-    take_one(me, c, CODES, n_planes(c) * c->rank_rows * c->columns);
+    take_one(me, c, CODES, n_planes(c) * c->rank_rows * c->columns / (c->is_half ? 2 : 1));
     take_one(me, c, SCALES, all_scales(c) * c->scale_bytes);
+    take_one(me, c, MATRICES, n_planes(c) * sizeof(uint32_t));
     take_one(me, c, VALUES, values);
     take_one(me, c, BEHIND, values);
 }
 
 static void give_all(codes *c)
 {
-    for (int i = 0; i < 4; i++) {
+    for (int i = 0; i < N_BUFFERS; i++) {
         free(c->buffers[i].base);
         ferry_memory_free(&c->far[i]);
     }
@@ -118,14 +140,23 @@ static void fill_sources(rank_context *me, const codes *c, uint64_t of_codes, ui
     for (uint64_t i = 0; i < n_planes(c) * c->rank_rows * c->columns; i++) {
         uint64_t plane = i / c->columns / c->rank_rows;
         uint64_t row = c->rank * c->rank_rows + i / c->columns % c->rank_rows;
-        *at++ = (unsigned char)bits_of(c, false, of_codes,
-                                       (plane * c->rows + row) * c->columns + i % c->columns);
+        uint32_t code =
+            bits_of(c, false, of_codes, (plane * c->rows + row) * c->columns + i % c->columns);
+        if (!c->is_half) {
+            at[i] = (unsigned char)code;
+        } else {
+            at[i / 2] = (unsigned char)(i % 2 == 0 ? code & 15 : at[i / 2] | (code & 15) << 4);
+        }
+    }
+    for (uint64_t i = 0; i < n_planes(c); i++) {
+        uint32_t bits = matrix_bits(c, of_scales, i);
+        memcpy((char *)c->buffers[MATRICES].base + i * sizeof bits, &bits, sizeof bits);
     }
     for (uint64_t i = 0; i < all_scales(c); i++) {
         uint32_t bits = bits_of(c, true, of_scales, i);
         memcpy(scales + i * c->scale_bytes, &bits, c->scale_bytes);
     }
-    for (uint32_t i = CODES; i <= SCALES; i++) {
+    for (uint32_t i = CODES; i <= MATRICES; i++) {
         if (c->far[i].base != NULL) {
             copy_far(me, c->far[i], c->buffers[i]);
         }
@@ -144,14 +175,17 @@ static uint64_t count_wrong(rank_context *me, const codes *c, uint32_t which, ui
     for (uint64_t i = 0; i < n_planes(c) * c->rows * c->rank_columns; i++) {
         uint64_t plane = i / c->rank_columns / c->rows, row = i / c->rank_columns % c->rows;
         uint64_t column = c->rank * c->rank_columns + i % c->rank_columns;
-        if (c->is_in_boxes) {
+        if (c->is_turned) {
             row = i % c->rows;
             column = c->rank * c->rank_columns + i / c->rows % c->rank_columns;
         }
         uint64_t block = (plane * n_blocks(c->rows, c->block[0]) + row / c->block[0]) * across +
                          column / c->block[1];
         uint32_t code = bits_of(c, false, of_codes, (plane * c->rows + row) * c->columns + column);
-        uint32_t wanted = oracle_dequantize(&c->how, code, bits_of(c, true, of_scales, block));
+        oracle_block how = c->how;
+        how.tensor_scale = matrix_bits(c, of_scales, plane);
+        code = c->is_half ? code & 15 : code;
+        uint32_t wanted = oracle_dequantize(&how, code, bits_of(c, true, of_scales, block));
         wrong += memcmp(at + i * c->value_bytes, &wanted, c->value_bytes) != 0;
     }
     return wrong;
@@ -188,10 +222,10 @@ static ferry_side *boxes_of(rank_context *me, const codes *c)
             box.strides[d++] = volume;
         }
         box.shape[d] = c->rows;
-        box.strides[d++] = 1;
+        box.strides[d++] = c->is_turned ? 1 : c->rank_columns;
         box.begin[d] = rank * c->rank_columns;
         box.shape[d] = c->rank_columns;
-        box.strides[d++] = c->rows;
+        box.strides[d++] = c->is_turned ? c->rows : 1;
         box.n_dims = d;
         must(me, ferry_side_add_parameter(side, &rank, 1, "w", &dtype, n_planes(c) * volume, 0,
                                           &number, &me->error));
@@ -204,16 +238,21 @@ static ferry_side *boxes_of(rank_context *me, const codes *c)
 /* Whose destination is on a mesh, or nowhere. */
 static ferry_spec *spec_of(rank_context *me, const codes *c)
 {
-    char text[1600], planes[40] = "";
+    char text[1600], planes[40] = "", matrices[120] = "";
     unsigned dim = c->planes == 0 ? 0 : 1;
     ferry_spec *spec = NULL;
     if (dim == 1) {
         snprintf(planes, sizeof planes, "%llu, ", (unsigned long long)c->planes);
     }
+    if (c->is_half) {
+        snprintf(matrices, sizeof matrices,
+                 ", {\"name\": \"w.s_2\", \"shape\": [%.*s], \"dtype\": \"f32\"}",
+                 (int)strcspn(planes, ","), planes);
+    }
     int used = snprintf(
         text, sizeof text,
         "{\"format\": \"ferry.spec/1\", \"tensors\": [{\"name\": \"w\", \"shape\": [%s%llu, %llu],"
-        " \"dtype\": \"%s\"}, {\"name\": \"w.s\", \"shape\": [%s%llu, %llu], \"dtype\": \"%s\"}],"
+        " \"dtype\": \"%s\"}, {\"name\": \"w.s\", \"shape\": [%s%llu, %llu], \"dtype\": \"%s\"}%s],"
         " \"source\": {\"mesh\": [[\"tp\", %u]], \"rules\": [{\"match\": \"w\", \"shard\": "
         "[{\"dim\": %u, \"axis\": \"tp\"}]}, {\"match\": \"*\"}]}, \"destination\": {\"mesh\": "
         "[[\"tp\", %u]], \"rules\": [%s{\"match\": \"w\", \"shard\": [{\"dim\": %u, \"axis\": "
@@ -221,9 +260,9 @@ static ferry_spec *spec_of(rank_context *me, const codes *c)
         "%llu]}}, {\"match\": \"*\", \"skip\": true}]}}",
         planes, (unsigned long long)c->rows, (unsigned long long)c->columns, c->names[CODES],
         planes, (unsigned long long)n_blocks(c->rows, c->block[0]),
-        (unsigned long long)n_blocks(c->columns, c->block[1]), c->names[SCALES],
+        (unsigned long long)n_blocks(c->columns, c->block[1]), c->names[SCALES], matrices,
         (unsigned)c->n_ranks, dim, (unsigned)c->n_ranks,
-        c->is_in_boxes ? "{\"match\": \"*\", \"skip\": true}, " : "", dim + 1, c->names[VALUES],
+        c->is_in_boxes ? "{\"match\": \"*\", \"skip\": true}, " : "", dim + 1, c->names[2],
         (unsigned long long)c->block[0], (unsigned long long)c->block[1]);
     must(me, ferry_spec_parse(text, (size_t)used, "codes", &spec, &me->error));
     return spec;
@@ -288,6 +327,9 @@ static ferry_service *bind(rank_context *me, const codes *c, const ferry_service
     must(me, ferry_tensors_create(&sources, &me->error));
     must(me, ferry_tensors_add(sources, "w", given(c, CODES), &me->error));
     must(me, ferry_tensors_add(sources, "w.s", given(c, SCALES), &me->error));
+    if (c->is_half) {
+        must(me, ferry_tensors_add(sources, "w.s_2", given(c, MATRICES), &me->error));
+    }
     must(me, ferry_service_bind(service, plan, sources, targets, &me->error));
     expect(me, ferry_service_destination_count(service) == 1, "%llu destinations",
            (unsigned long long)ferry_service_destination_count(service));

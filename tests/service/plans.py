@@ -62,7 +62,7 @@ def in_run(blob, run):
 
 
 def given_scales(blob, rng):
-    """Scales of matrices, by which nvfp4 is made: f32 between 2^-117 and 2^119 in each run."""
+    """Scales of matrices of nvfp4: f32 between 2^-117 and 2^119 in each run."""
     fits = [byte for byte in range(5, 0x7b) if 5 <= byte ^ FLIP <= 0x7a]
     return bytes(rng.choice(fits) if at % 4 == 3 else byte for at, byte in enumerate(blob))
 
@@ -95,15 +95,18 @@ def expected_of(model, tensor, rank, blobs):
     for address, (blob, index) in enumerate(places):
         bits = element(blob, tensor.bits, index)
         memory.put(address, change.element(bits) if tensor.staged is None else
-                   change.product(bits, scale_of(model, tensor, change, held[address], blobs)))
+                   change.product(bits, *scales_of(model, tensor, change, held[address], blobs)))
     return memory
 
 
-def scale_of(model, tensor, change, index, blobs):
-    """The scale of an element of codes, as bits."""
-    staged = tensor.staged
-    number, at = model.origin(staged)[change.block_index(index, tensor.shape)]
-    return element(blobs[model.feeds(staged)[number].source], staged.bits, at)
+def scales_of(model, tensor, change, index, blobs):
+    """The scale of an element of codes, as bits, and of f4 that of its matrix."""
+    numbers = [(tensor.staged, change.block_index(index, tensor.shape)),
+               (tensor.staged_of_matrices, change.matrix_index(index, tensor.shape))]
+    for staged, of in numbers:
+        if staged is not None:
+            number, at = model.origin(staged)[of]
+            yield element(blobs[model.feeds(staged)[number].source], staged.bits, at)
 
 
 class Memory:
@@ -176,7 +179,7 @@ def laid_out(model, parameter, blobs, is_source):
         number, at = model.origin(tensor)[index]
         bits = element(blobs[model.feeds(tensor)[number].source], tensor.bits, at)
         if hasattr(change, "product"):
-            bits = change.product(bits, scale_of(model, tensor, change, index, blobs))
+            bits = change.product(bits, *scales_of(model, tensor, change, index, blobs))
         elif change:
             bits = change.element(bits)
         memory.put(address, bits)
@@ -274,7 +277,10 @@ def write_boxes(case, model, side, blobs, is_source):
 
 def write_case(folder, model, rng):
     first = {t.name: blob_of(t, rng) for t in model.tensors if t.source is None and not t.values}
-    for name in {t.given.name for t in model.tensors if t.given}:
+    given = {t.given.name for t in model.tensors if t.given}
+    given |= {feed.source for t in model.tensors if t.staged_of_matrices
+              for feed in model.feeds(t.staged_of_matrices)}
+    for name in sorted(given):
         first[name] = given_scales(first[name], rng)
     blobs = [Blobs({name: in_run(blob, run) for name, blob in first.items()}) for run in range(RUNS)]
     case = Case(folder, model)

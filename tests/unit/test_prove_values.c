@@ -119,8 +119,74 @@ static void test_specs(void **state)
     }
 }
 
+/* Of a stack of two matrices of f4 rank 1 has a part of the second one, within blocks. */
+static const char half_spec[] =
+    "{'format':'ferry.spec/1','tensors':[{'name':'c','shape':[2,4,32],'dtype':'f4'},"
+    "{'name':'c.s','shape':[2,4,2],'dtype':'f8e4m3'},{'name':'c.s_2','shape':[2],'dtype':'f32'}],"
+    "'source':{'mesh':[],'rules':[{'match':'*'}]},'destination':{'boxes':[{'rank':1,"
+    "'parameter':'w','elements':40,'dtype':'f32','dequantize':{'block':[1,16],'scale':'*.s'},"
+    "'holds':[{'tensor':'c','begin':[1,1,2],'shape':[1,2,20],'offset':0,'strides':[40,20,1]}]}]}}";
+
+#define HALF_MOVE(id, tensor, source, shape, src, offset, strides, bytes)                          \
+    ",{'task_id':" #id ",'tensor':'c:" tensor "','source':'" source                                \
+    "','from':0,'to':1,'shape':" shape ",'src':" src ",'dst':{'parameter':'w:" tensor              \
+    "','offset':" #offset ",'strides':" strides "},'bytes':" #bytes "}"
+#define OF_BLOCKS HALF_MOVE(1, "scales", "c.s", "[1,2,2]", "[[1,1],[1,2],[0,2]]", 0, "[1,2,1]", 4)
+#define OF_MATRICES HALF_MOVE(2, "scales_2", "c.s_2", "[1]", "[[1,1]]", 0, "[1]", 4)
+
+static const char half_plan[] =
+    "{'format':'ferry.plan/1','digest':'00112233445566778899aabbccddeeff','world':2,'tensors':3,"
+    "'bytes':{'moved':28,'local':0,'total':28},'bound':{'seconds':null,'rank':0,'why':'egress'},"
+    "'ranks':[{'rank':0,'in':0,'out':28,'local':0},{'rank':1,'in':28,'out':0,'local':0}],"
+    "'moves':[{'task_id':0,'tensor':'c','from':0,'to':1,'shape':[1,2,20],'src':[[1,1],[1,2],"
+    "[2,20]],'dst':{'parameter':'w','offset':0,'strides':[1,20,1]},'src_dtype':'f4','dst_dtype':"
+    "'f32','dequantize':{'block':[1,16],'scale_dtype':'f8e4m3'},'part':'codes','at':'receiver',"
+    "'bytes':20}" OF_BLOCKS OF_MATRICES "],'fills':[]}";
+
+static const row half_plan_rows[] = {
+    {"moves", "moves", FERRY_OK, ""},
+    {"'bytes':20", "'bytes':40", FERRY_ERR_PROOF, "task 0: c"},
+    {OF_MATRICES, "", FERRY_ERR_PROOF, "w:scales_2"},
+    {OF_MATRICES, HALF_MOVE(2, "scales_2", "c.s_2", "[1]", "[[0,1]]", 0, "[1]", 4), FERRY_ERR_PROOF,
+     "task 2: c:scales_2"},
+    {OF_BLOCKS, HALF_MOVE(1, "scales", "c.s", "[1,2,2]", "[[0,1],[1,2],[0,2]]", 0, "[1,2,1]", 4),
+     FERRY_ERR_PROOF, "task 1: c:scales"},
+};
+
+static const row half_spec_rows[] = {
+    {"'name':'c.s_2'", "'name':'c.t_2'", FERRY_ERR_INVALID_INPUT,
+     "c: is f4 that is dequantized, but the scales of its matrices are not in the spec"},
+    {"'shape':[2],'dtype':'f32'", "'shape':[2],'dtype':'bf16'", FERRY_ERR_INVALID_INPUT,
+     "c.s_2: does not have an f32 for each matrix"},
+    {"'shape':[2],'dtype':'f32'", "'shape':[4],'dtype':'f32'", FERRY_ERR_INVALID_INPUT,
+     "c.s_2: does not have an f32 for each matrix"},
+    {"'shape':[2],'dtype':'f32'", "'shape':[1,2],'dtype':'f32'", FERRY_ERR_INVALID_INPUT,
+     "c.s_2: does not have an f32 for each matrix"},
+    {"'dtype':'f8e4m3'", "'dtype':'f32'", FERRY_ERR_INVALID_INPUT, "c.s: are not the scales"},
+    {"'block':[1,16]", "'block':[2,16]", FERRY_ERR_INVALID_INPUT, "c.s: are not the scales"},
+    {"[2,4,32]", "[2,4,31]", FERRY_ERR_INVALID_INPUT, "c: is dequantized, but"},
+};
+
+static void test_halves(void **state)
+{
+    (void)state;
+    write_json("spec.json", half_spec);
+    for (size_t i = 0; i < sizeof half_plan_rows / sizeof *half_plan_rows; i++) {
+        const row *r = &half_plan_rows[i];
+        write_replaced("plan.json", half_plan, r->find, r->replace);
+        expect(r->replace, r->status, r->words);
+    }
+    write_json("plan.json", half_plan);
+    for (size_t i = 0; i < sizeof half_spec_rows / sizeof *half_spec_rows; i++) {
+        const row *r = &half_spec_rows[i];
+        write_replaced("spec.json", half_spec, r->find, r->replace);
+        expect(r->replace, r->status, r->words);
+    }
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_plans), cmocka_unit_test(test_specs)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_plans), cmocka_unit_test(test_specs),
+                                       cmocka_unit_test(test_halves)};
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

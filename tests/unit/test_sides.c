@@ -86,7 +86,7 @@ static const bad_row bad_rows[] = {
      "boxes[0].dequantize lacks"},
     {"{'rank':1,'parameter':'p','dtype':'f32','dequantize':{'scale':'*.s','block':[2,2]}," W
      "[6,1]}]}",
-     "parameter \"p\": \"w\" is bf16; codes that plans dequantize are f8e4m3 or f8e5m2"},
+     "parameter \"p\": \"w\" is bf16; codes that are dequantized are f8e4m3, f8e5m2 or f4"},
     {"{'rank':1,'parameter':'p','elements':24,'holds':[{'tensor':'w','begin':[0,0],'shape':[4,3],"
      "'offset':0,'strides':[6,1]}]}",
      "no box and no fill gives element 3 of it; say \"partial\""},

@@ -212,11 +212,16 @@ uint64_t run_scaled_number(const ferry_conversion *format, uint64_t rows, uint64
     return (plane * down + row / size[0]) * across + element % columns / size[1];
 }
 
-uint64_t run_scaled_value(const run_scaled *scaled, uint64_t scale, uint64_t code)
+uint64_t run_scaled_value(const run_scaled *scaled, uint64_t scale, uint64_t matrix, uint64_t code)
 {
+    const ferry_dtype f32 = {.kind = FERRY_F32, .element_bits = 32};
     ferry_dtype of_scales = scaled->format->scale_dtype;
     uint64_t bytes = of_scales.element_bits / 8;
     double factor = scale_value(of_scales, run_load_bits(scaled->scales + scale * bytes, bytes));
+    if (scaled->matrix_scales != NULL && !isnan(factor)) {
+        const char *at = scaled->matrix_scales + matrix * sizeof(float);
+        factor = run_float_f32(factor * run_float_value(f32, run_load_bits(at, sizeof(float))));
+    }
     /* Both have few bits: the product is exact, but for being rounded to f32. */
     double value = run_float_value(scaled->format->code_dtype, code) * factor;
     return isnan(value) ? plain_nan(scaled->to)

@@ -65,10 +65,12 @@ uint64_t run_blocks_code(run_blocks *blocks, const run_quantized *q, uint64_t el
 typedef struct run_scaled {
     const ferry_conversion *format;
     const char *scales;
+    const char *matrix_scales; /* of f4; else NULL */
     ferry_dtype to;
 } run_scaled;
 
-uint64_t run_scaled_value(const run_scaled *scaled, uint64_t scale, uint64_t code);
+/* Of f4 also times the scale of the matrix with a number. */
+uint64_t run_scaled_value(const run_scaled *scaled, uint64_t scale, uint64_t matrix, uint64_t code);
 
 /* The number of the scale of an element, where a rank has matrices of rows and columns and the
  * scales of all of their blocks. */

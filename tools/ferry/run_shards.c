@@ -159,8 +159,9 @@ typedef struct pass {
     run_parts parts;
     named_list parameters;
     /* Scales as they come beside codes, which the copy service has where nobody sees them: by their
-     * own name, and by that of the codes, which is a tensor's or a parameter's. */
-    named_list staged, staged_by_codes;
+     * own name, and by that of the codes, which is a tensor's or a parameter's; of f4 those of its
+     * matrices apart. */
+    named_list staged, staged_by_codes, matrices_by_codes;
     run_progress_fn progress;
     void *context;
     ferry_error *error;
@@ -224,6 +225,14 @@ static void *find_named(const named_list *list, const char *name)
     return found == NULL ? NULL : found->memory;
 }
 
+/* Those of matrices follow those of blocks of the same codes. */
+static named_list *list_of(pass *p, const char *codes)
+{
+    const named_list *blocks = &p->staged_by_codes;
+    bool is_second = blocks->n > 0 && strcmp(blocks->items[blocks->n - 1].name, codes) == 0;
+    return is_second ? &p->matrices_by_codes : &p->staged_by_codes;
+}
+
 static ferry_status reckon_staged(void *context, const ferry_shard *shard)
 {
     pass *p = context;
@@ -237,7 +246,7 @@ static ferry_status reckon_staged(void *context, const ferry_shard *shard)
         free(scales);
         return status;
     }
-    FY_THEN(status, add_named(&p->staged_by_codes, shard->values, scales, p->error));
+    FY_THEN(status, add_named(list_of(p, shard->values), shard->values, scales, p->error));
     if (shard->is_parameter) { /* its boxes follow */
         return status;
     }
@@ -257,14 +266,14 @@ static ferry_status reckon_staged_box(void *context, const ferry_held_box *box)
 typedef struct given_list {
     run_given *items;
     size_t n, capacity;
+    bool dequantizes;
     ferry_error *error;
 } given_list;
 
-static ferry_status note_given(void *context, const ferry_block_work *work)
+static ferry_status add_given(given_list *list, const char *tensor, const char *scale)
 {
-    given_list *list = context;
-    bool is_known = list->n > 0 && list->items[list->n - 1].tensor == work->tensor;
-    if (work->tensor_scale == NULL || is_known) {
+    const run_given *last = list->n == 0 ? NULL : &list->items[list->n - 1];
+    if (last != NULL && last->scale == scale && strcmp(last->tensor, tensor) == 0) {
         return FERRY_OK;
     }
     if (list->n == list->capacity) {
@@ -276,8 +285,25 @@ static ferry_status note_given(void *context, const ferry_block_work *work)
         list->items = grown;
         list->capacity = capacity;
     }
-    list->items[list->n++] = (run_given){work->tensor, work->tensor_scale};
+    list->items[list->n++] = (run_given){tensor, scale};
     return FERRY_OK;
+}
+
+static ferry_status note_given(void *context, const ferry_block_work *work)
+{
+    given_list *list = context;
+    list->dequantizes = list->dequantizes || work->dequantizes;
+    return work->tensor_scale == NULL ? FERRY_OK
+                                      : add_given(list, work->tensor, work->tensor_scale);
+}
+
+/* What scales of matrices come from that are beside codes of f4: they are called so. */
+static ferry_status note_beside(void *context, const ferry_move *move)
+{
+    static const char suffix[] = ":scales_2";
+    size_t n = strlen(move->tensor), of_suffix = sizeof suffix - 1;
+    bool is_beside = n > of_suffix && strcmp(move->tensor + n - of_suffix, suffix) == 0;
+    return is_beside && move->source != NULL ? add_given(context, "", move->source) : FERRY_OK;
 }
 
 static int compare_tensors(const void *a, const void *b)
@@ -294,6 +320,9 @@ static ferry_status list_given(const ferry_plan *plan, given_list *list, run_aid
                                ferry_error *error)
 {
     FY_TRY(ferry_plan_visit_block_work(plan, note_given, list, error));
+    if (list->dequantizes) {
+        FY_TRY(ferry_plan_visit(plan, FERRY_ALL_RANKS, note_beside, list, NULL, error));
+    }
     aid->n_given = list->n;
     if (list->n > 0) {
         memcpy(list->items + list->n, list->items, list->n * sizeof *list->items);
@@ -324,11 +353,11 @@ static ferry_status list_parts(pass *p, ferry_error *error)
     return FERRY_OK;
 }
 
-static const void *scales_of(pass *p, const ferry_shard *shard)
+static const void *scales_of(const named_list *by_codes, const ferry_shard *shard)
 {
     bool has_codes =
         shard->conversion != NULL && shard->conversion->kind == FERRY_CONVERSION_DEQUANTIZE;
-    return has_codes ? find_named(&p->staged_by_codes, shard->tensor) : NULL;
+    return has_codes ? find_named(by_codes, shard->tensor) : NULL;
 }
 
 static ferry_status work_on_shard(void *context, const ferry_shard *shard)
@@ -337,7 +366,8 @@ static ferry_status work_on_shard(void *context, const ferry_shard *shard)
     run_mismatch wrong = {0};
     ferry_status status = FERRY_OK;
     if (!shard->is_parameter) { /* else boxes and fills are worked on */
-        p->aid.scales = scales_of(p, shard);
+        p->aid.scales = scales_of(&p->staged_by_codes, shard);
+        p->aid.matrix_scales = scales_of(&p->matrices_by_codes, shard);
         status = run_walk(shard, p->shards->side, p->work, p->memories[p->index], &p->aid, &wrong,
                           p->error);
     }
@@ -362,6 +392,8 @@ static ferry_status work_on_box(void *context, const ferry_held_box *held)
     char tensor[800], element[1400];
     void *memory = find_named(&p->parameters, box->parameter);
     p->aid.scales = box->scales == NULL ? NULL : find_named(&p->staged, box->scales);
+    p->aid.matrix_scales =
+        box->matrix_scales == NULL ? NULL : find_named(&p->staged, box->matrix_scales);
     if (memory == NULL || run_walk_box(box, p->work, memory, &p->aid, &wrong) == FERRY_OK) {
         return FERRY_OK;
     }
@@ -418,6 +450,7 @@ ferry_status run_shards_work(const run_shards *shards, uint32_t work, char *cons
                 ferry_plan_visit_staged(shards->plan, shards->rank, reckon_staged, &p, error));
         sort_named(&p.staged);
         sort_named(&p.staged_by_codes);
+        sort_named(&p.matrices_by_codes);
         FY_THEN(status, ferry_plan_visit_held_boxes(shards->plan, shards->side, shards->rank,
                                                     reckon_staged_box, &p, error));
     }
@@ -433,6 +466,7 @@ ferry_status run_shards_work(const run_shards *shards, uint32_t work, char *cons
     }
     free(p.staged.items);
     free(p.staged_by_codes.items);
+    free(p.matrices_by_codes.items);
     free(p.parameters.items);
     free(given.items);
     run_parts_free(&p.parts);

@@ -33,7 +33,8 @@ typedef struct walk {
     run_quantized q;
     run_scaled scaled;            /* codes become that by scales; format NULL: they are none */
     const ferry_held_box *box;    /* whose codes they are; NULL: the shard's */
-    uint64_t row_from, row_scale; /* of the first element of a row of the box */
+    uint64_t row_from, row_scale; /* of the first element of a row of the box, */
+    uint64_t row_matrix;          /* and the number of the scale of its matrix, if it has one */
 
     uint32_t inner;      /* the dimension whose runs are rows */
     uint64_t first_from; /* what dimensions contribute that the shard does not have */
@@ -148,11 +149,19 @@ static uint64_t scale_of(const walk *w, uint64_t to, uint64_t from)
     return w->row_scale + n_blocks * box->scales_strides[box->n_dims - 1];
 }
 
+/* The number of the scale of its matrix. */
+static uint64_t matrix_of(const walk *w, uint64_t to)
+{
+    const uint64_t *local = w->box != NULL ? NULL : w->shard->local + w->shard->n_dims - 2;
+    return local == NULL ? w->row_matrix : to / local[1] / local[0];
+}
+
 /* What the bits of element `from` become at `to`; of scales, which is number `from`. */
 static run_cast_result wanted_of(const walk *w, uint64_t to, uint64_t from, uint64_t bits)
 {
     if (w->scaled.format != NULL) {
-        return (run_cast_result){.bits = run_scaled_value(&w->scaled, scale_of(w, to, from), bits)};
+        return (run_cast_result){
+            .bits = run_scaled_value(&w->scaled, scale_of(w, to, from), matrix_of(w, to), bits)};
     }
     if (w->has_scales) {
         return (run_cast_result){.bits = run_blocks_scale(w->aid->blocks, &w->q, from)};
@@ -188,11 +197,28 @@ static bool work_on_cast_element(walk *w, uint64_t to, uint64_t from, uint64_t b
     return false;
 }
 
+/* n elements of half a byte at the source, at a stride, that are cast. */
+static bool cast_halves(walk *w, uint64_t to, uint64_t stride, uint64_t from, uint64_t n)
+{
+    for (uint64_t i = 0; i < n; i++) {
+        unsigned there = 4 * (unsigned)((from + i) % 2);
+        unsigned half = (unsigned)expected_byte(w, (from + i) / 2) >> there & 15u;
+        if (!work_on_cast_element(w, to + i * stride, from + i, half)) {
+            return false;
+        }
+    }
+    return true;
+}
+
 /* n elements at a stride that are cast. */
 static bool work_on_cast(walk *w, uint64_t to, uint64_t stride, uint64_t from, uint64_t n)
 {
     char row[ROW_BYTES];
-    uint64_t bytes = w->cast->from.element_bits / 8, most = ROW_BYTES / bytes;
+    uint64_t bytes = w->cast->from.element_bits / 8;
+    if (bytes == 0) {
+        return cast_halves(w, to, stride, from, n);
+    }
+    uint64_t most = ROW_BYTES / bytes;
     for (uint64_t done = 0, here; done < n; done += here) {
         here = n - done < most ? n - done : most;
         if (w->has_codes) {
@@ -407,8 +433,10 @@ ferry_status run_walk(const ferry_shard *shard, ferry_side_role side, run_work w
                    is_other ? shard->values : shard->tensor,
                    is_other ? shard->values_global : shard->global, shard->n_dims);
         if (shard->conversion->kind == FERRY_CONVERSION_DEQUANTIZE) {
-            w.scaled = (run_scaled){
-                .format = shard->conversion, .scales = aid->scales, .to = shard->dtype};
+            w.scaled = (run_scaled){.format = shard->conversion,
+                                    .scales = aid->scales,
+                                    .matrix_scales = aid->matrix_scales,
+                                    .to = shard->dtype};
         }
     }
     bool is_own = side == FERRY_SIDE_SOURCE || w.has_codes;
@@ -576,14 +604,19 @@ ferry_status run_walk_box(const ferry_held_box *box, run_work work, void *memory
     }
     if (box->scales != NULL) {
         w.box = box;
-        w.scaled = (run_scaled){.format = box->conversion, .scales = aid->scales, .to = box->dtype};
+        w.scaled = (run_scaled){.format = box->conversion,
+                                .scales = aid->scales,
+                                .matrix_scales = aid->matrix_scales,
+                                .to = box->dtype};
     }
     do {
         uint64_t to = box->offset;
         w.row_from = source_element(box, index);
         w.row_scale = box->scales == NULL ? 0 : row_scale(box, index);
+        w.row_matrix = box->matrix_scales == NULL ? 0 : box->matrix_scales_offset;
         for (uint32_t d = 0; d < last; d++) {
             to += index[d] * box->strides[d];
+            w.row_matrix += index[d] * box->matrix_scales_strides[d];
         }
         if (!work_on_box_row(&w, to, box->n_dims > 0 ? box->strides[last] : 1, w.row_from,
                              box->n_dims > 0 ? box->shape[last] : 1)) {

@@ -28,7 +28,8 @@ typedef struct run_given {
 typedef struct run_aid {
     run_blocks *blocks;         /* zeros at first, and the same for all of one plan */
     const void *scales;         /* of a shard, or a box, that is dequantized: those beside it
-                                   (ferry_plan_visit_staged) */
+                                   (ferry_plan_visit_staged), */
+    const void *matrix_scales;  /* and of f4 those of its matrices; else NULL */
     const run_parts *parts;     /* of what the rank has codes of */
     const run_given *by_tensor; /* all that a plan has, sorted by their tensors, */
     const run_given *by_scale;  /* and by the scales */

@@ -314,6 +314,60 @@ class ReshardTest(Files):
         with self.assertRaisesRegex(ferry.InvalidInput, "\"w\" by \"g\": a subset has both"):
             ferry.plan(self.spec_by_receiver({"boxes": f4_boxes(quantize)}), subset="w")
 
+    def spec_of_codes(self, destination, dtype):
+        """Three matrices of f4, as rank 0 has them."""
+        wants = {"match": "w", "dtype": dtype, "dequantize": {"block": [1, 16], "scale": "*.s"}}
+        return {"format": "ferry.spec/1",
+                "tensors": [{"name": "w", "shape": [3, 6, 34], "dtype": "f4"},
+                            {"name": "w.s", "shape": [3, 6, 3], "dtype": "f8e4m3"},
+                            {"name": "w.s_2", "shape": [3], "dtype": "f32"}],
+                "source": {"mesh": [], "rules": [{"match": "*"}]},
+                "destination": destination or {"mesh": [], "rules": [
+                    wants, {"match": "*", "skip": True}]}}
+
+    def test_values_of_nvfp4(self):
+        """A plan makes of codes what a reshard makes of them, on a mesh and in boxes inside of blocks."""
+        _, codes, scales, given = self.matrices_of_f4(([], [0x7f80], [0x8000] * 20))
+        source = {"w": b"".join(codes), "w.s": b"".join(scales), "w.s_2": b"".join(given)}
+        for dtype, size in (("bf16", 2), ("f16", 2), ("f32", 4)):
+            found = []
+            for case in range(3):
+                out = self.at("%d.%s" % (case, dtype))
+                ferry.reshard(self.at("%d.f4" % case), "hf", out, dequantize=True, cast=dtype)
+                found.append(read_file(os.path.join(out, "model.safetensors"))["w.weight"][2])
+            new = bytearray(3 * 6 * 34 * size)
+            ferry.refit(source, {"w": new}, self.spec_of_codes(None, dtype))
+            self.assertEqual(bytes(new), b"".join(found))
+            part, new = (1, 2, 6), bytearray(2 * 3 * 24 * size)  # rows 2, 3, 4, columns 6 to 25
+            ferry.refit(source, {"v": new}, self.spec_of_codes({"boxes": [
+                {"rank": 0, "parameter": "v", "elements": 144, "dtype": dtype, "partial": True,
+                 "dequantize": {"block": [1, 16], "scale": "*.s"},
+                 "holds": [hold("w", part, [2, 3, 20], 2, [72, 24, 1])]}]}, dtype))
+            for plane, row in itertools.product(range(2), range(3)):
+                at = ((row + 2) * 34 + 6) * size
+                here = (plane * 72 + row * 24 + 2) * size
+                self.assertEqual(bytes(new[here:here + 20 * size]),
+                                 found[plane + 1][at:at + 20 * size])
+        for number, bad in itertools.product(range(3), (0.0, math.nan, -1.0, 2.0**-118, 2.0**120)):
+            wrong = [*given[:number], struct.pack("<f", bad), *given[number + 1:]]
+            with self.assertRaisesRegex(ferry.InvalidInput,
+                                        'w:scales_2: element %d at rank 0 is .* "w"' % number):
+                ferry.refit({**source, "w.s_2": b"".join(wrong)},
+                            {"w": bytearray(3 * 6 * 34 * 2)}, self.spec_of_codes(None, "bf16"))
+
+    def test_nvfp4_that_cannot_become_values(self):
+        def refused(sentence, error, shape, begin, strides):
+            spec = self.spec_of_codes({"boxes": [
+                {"rank": 0, "parameter": "v", "elements": 1000, "dtype": "bf16", "partial": True,
+                 "dequantize": {"block": [1, 16], "scale": "*.s"},
+                 "holds": [hold("w", begin, shape, 0, strides)]}]}, "bf16")
+            with self.assertRaisesRegex(error, sentence):
+                ferry.plan(spec)
+        on_bytes = '"w" has elements of 4 bits, and a box of it from rank 0 to rank 0'
+        refused(on_bytes, ferry.InvalidPlan, [1, 2, 4], [0, 0, 3], [8, 4, 1])
+        refused(on_bytes, ferry.InvalidPlan, [1, 2, 3], [0, 0, 2], [8, 4, 1])
+        refused(on_bytes, ferry.InvalidPlan, [1, 2, 4], [0, 0, 2], [8, 1, 2])
+
     def test_cast(self):
         values = [1.0, -2.5, 3.140625, 0.0]
         path = self.at("f.safetensors")

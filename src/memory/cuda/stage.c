@@ -239,7 +239,7 @@ ferry_status fy_cuda_stage_cast(fy_exec_queue *queue, const fy_cast *cast,
                                 const fy_cuda_side_of *to, const fy_cuda_side_of *from,
                                 uint64_t first, uint64_t n, ferry_error *error)
 {
-    uint64_t to_bytes = fy_cuda_element_bytes(cast->to_kind);
+    uint64_t to_bytes = fy_cast_numbers(cast) * fy_cuda_element_bytes(cast->to_kind);
     uint64_t from_bytes = fy_cuda_element_bytes(cast->from_kind);
     uint64_t most = (FY_CUDA_STAGING_BYTES - 4 * GRAIN) / (to_bytes + from_bytes) / GRAIN * GRAIN;
     ferry_status status = FERRY_OK;

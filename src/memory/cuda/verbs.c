@@ -272,7 +272,7 @@ static ferry_status perform_cast(fy_exec_queue *queue, const fy_cuda_late *what,
     ferry_status status = sides_of(queue, &v->to, v->to_base, &v->from, v->from_base, sides, error);
     FY_THEN(status, cast_sides(queue, how, sides, v->first, v->n, error));
     if (status == FERRY_OK && v->hash_out != NULL) {
-        uint64_t bytes = fy_cuda_element_bytes(how->to_kind);
+        uint64_t bytes = fy_cast_numbers(how) * fy_cuda_element_bytes(how->to_kind);
         status = fy_cuda_stage_hash(queue, &sides[0], v->first * bytes, v->n * bytes, v->hash_out,
                                     error);
     }
