@@ -468,13 +468,24 @@ static bool is_kept_scales(const making *m, uint32_t t)
            !fy_subset_asks_for(&m->wanted, m->spec->tensors[t].name, m->spec->tensors[codes].name);
 }
 
+/* A part of a tensor that is composed, which may be asked for itself: and not for its own codes,
+ * or, where there are none that are called so, for those of the part. */
+static bool is_kept_part(const making *m, uint32_t t, uint32_t part)
+{
+    const fy_tensor *tensors = m->spec->tensors;
+    uint32_t codes = fy_find_codes(m->spec, part), own = fy_find_codes(m->spec, t);
+    return is_kept_scales(m, part) &&
+           !fy_subset_asks_for(&m->wanted, tensors[t].name,
+                               tensors[own == FY_NONE ? codes : own].name);
+}
+
 /* Whether it is scales, or is composed of some. */
 static bool has_kept_scales(const making *m, uint32_t t)
 {
     const fy_tensor *tensor = &m->spec->tensors[t];
     bool has = is_kept_scales(m, t);
     for (uint32_t f = 0; f < tensor->n_feeds && !has; f++) {
-        has = is_kept_scales(m, tensor->feeds[f].tensor);
+        has = is_kept_part(m, t, tensor->feeds[f].tensor);
     }
     return has;
 }

@@ -336,6 +336,29 @@ def case_verify_of_a_part():
         assert (status, out, err.count("\n")) == (1, "", 1) and 'element [0, 0] of "w"' in err, err
 
 
+def case_composed_scales_that_are_asked_for():
+    """Scales stay as they are under --cast, composed ones too, but for those that a pattern names."""
+    src, layout = source(tensors={name + tail: about for name in "qk" for tail, about in (
+        (".weight", ("F8_E4M3", [4, 4])), (".weight_scale_inv", ("F32", [2, 2])))}), FOLDER / "qk.json"
+
+    def made_of(tail, n):
+        return [{"tensor": name + tail, "begin": [0, 0], "shape": [n, n], "at": [i * n, 0]}
+                for i, name in enumerate("qk")]
+    scale = "qk.weight_scale_inv"
+    layout.write_text(json.dumps({"format": "ferry.layout/1", "mesh": [["tp", 1]], "rules": [{"match": "*"}],
+                                  "tensors": [{"name": "qk.weight", "source": made_of(".weight", 4),
+                                               "shape": [8, 4], "dtype": "f8e4m3"},
+                                              {"name": scale, "source": made_of(".weight_scale_inv", 2),
+                                               "shape": [4, 2], "dtype": "f32"}]}))
+    for number, (pattern, dtype) in enumerate(((scale, "bf16"), ("qk.*_inv", "bf16"))):
+        out = FOLDER / f"composed-{number}"
+        good("reshard", src, "--to", layout, "--cast", "bf16", "--include", pattern, "--out", out, "--quiet")
+        assert f" {dtype} " in good("inspect", out), pattern
+    status, _, err = ask("reshard", src, "--to", layout, "--cast", "bf16", "--include", "qk.*", "--out", FOLDER / "both")
+    assert status == 1 and '"q.weight" is f8e4m3, codes whose scales' in err, err
+    good("reshard", src, "--to", layout, "--include", "qk.*", "--out", FOLDER / "neither", "--quiet")
+
+
 def case_fills_of_casts():
     """Bits of a fill are of one type: where that is not said, and tensors change theirs, it is asked for."""
     src, boxes = source(tensors={"w": ("F16", [4, 4])}), FOLDER / "filled.json"
