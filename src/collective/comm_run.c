@@ -50,7 +50,7 @@ static void set_call(ferry_mixed_comm *comm, uint32_t op, uint32_t mode, uint32_
     call->out = out->buffer.base;
     call->in_space = fy_space_of(&in->buffer);
     call->out_space = fy_space_of(&out->buffer);
-    call->stream = fy_caches_are_passed(&caches, program->topology.local_size, in->buffer.base,
+    call->stream = fy_caches_are_passed(&caches, comm->world->n_local_ranks, in->buffer.base,
                                         in->buffer.bytes, out->buffer.base, out->buffer.bytes);
     call->geometry =
         fy_geometry_of(&limits, fy_mix_call_piece(comm, op, in), program->element_bytes);

@@ -6,11 +6,13 @@
  */
 #include "base/alloc.h"
 #include "base/checked.h"
+#include "base/log.h"
 #include "collective/kernel_state.h"
 #include "world/world.h"
 
 #include <ferry/pack.h>
 
+#include <stdatomic.h>
 #include <string.h>
 
 static fy_lanes_board *board_of(const fy_mix_kernel *kernel)
@@ -165,16 +167,21 @@ ferry_status fy_mix_kernel_launch(fy_mix_kernel *kernel, const fy_mix_call *call
                        piece_bytes * fy_mix_op_out_chunks(t, call->op), &use[1], error));
     fill_call(kernel, call, use, &launch);
     launch.watch.deadline_ns = deadline_ns;
-    kernel->uses_scratch = !use[0].stands || !use[1].stands;
-    kernel->launched_ns = fy_now_ns();
-    __atomic_store_n(&board_of(kernel)->begun, 0, __ATOMIC_RELEASE);
+    kernel->before = atomic_load(kernel->last);
     kernel->is_launched = true; /* also of what fails something may be under way: see drain */
     kernel->has_rung = false;
     kernel->waits = 0;
     ferry_status status = copy_in(kernel, &use[0], error);
+    if (!use[0].stands) {
+        FY_THEN(status, kernel->exec->mark(kernel->queue, &kernel->before, error));
+    }
+    kernel->since_ns = fy_now_ns();
     FY_THEN(status, kernel->exec->lanes(kernel->queue, &launch, error));
     FY_THEN(status, copy_out(kernel, &use[1], error));
     FY_THEN(status, kernel->exec->mark(kernel->queue, &kernel->ticket, error));
+    if (status == FERRY_OK) {
+        atomic_store(kernel->last, kernel->ticket);
+    }
     return status;
 }
 
@@ -230,23 +237,37 @@ static fy_progress fail_by_report(fy_mix_lane *lane, const fy_lanes_report *repo
 }
 
 /*
- * Kernels that do not begin. Work of the caller's may fill the device, and a stream of his that
+ * Blocks that do not begin. Work of the caller's may fill the device, and a stream of his that
  * waits, and that ferry does not know, may hold up the kernel's. Other ranks see this one in the
  * call and hear nothing from it, so it says what is the matter before they give it up.
  */
 
 static bool has_begun(const fy_mix_kernel *kernel, const fy_mix_call *call)
 {
-    return __atomic_load_n(&board_of(kernel)->begun, __ATOMIC_ACQUIRE) == call->number;
+    const fy_lanes_report *reports = reports_of(kernel);
+    bool all = true;
+    for (uint32_t i = 0; i < call->geometry.n_lanes && all; i++) {
+        all = __atomic_load_n(&reports[i].begun, __ATOMIC_ACQUIRE) == call->number;
+    }
+    return all;
 }
 
+/* What lies before the kernel, as a call of another handle of this rank, takes as long as it likes.
+ */
 static bool is_held_up(const fy_mix_lane *lane)
 {
-    const fy_mix_kernel *kernel = lane->kernel;
-    return !has_begun(kernel, lane->call) &&
-           fy_now_ns() - kernel->launched_ns > kernel->settings->deadline_ns / 4 * 3;
+    fy_mix_kernel *kernel = lane->kernel;
+    int64_t now_ns = fy_now_ns();
+    if (has_begun(kernel, lane->call)) {
+        return false;
+    }
+    if (fy_exec_reached(kernel->exec, kernel->queue, kernel->before, NULL) == FERRY_ERR_TIMEOUT) {
+        kernel->since_ns = now_ns;
+    }
+    return now_ns - kernel->since_ns > kernel->settings->deadline_ns / 4 * 3;
 }
 
+/* This rank must wait for the kernel all the same, so the log has the sentence at once. */
 static fy_progress fail_held_up(fy_mix_lane *lane)
 {
     const fy_mix_kernel *kernel = lane->kernel;
@@ -257,7 +278,9 @@ static fy_progress fail_held_up(fy_mix_lane *lane)
         "of that stream (ferry_queue_adopt), or set CUDA_DEVICE_MAX_CONNECTIONS=32 in the "
         "environment",
         lane->program->topology.world_rank, (unsigned long long)lane->call->number,
-        (double)(fy_now_ns() - kernel->launched_ns) / 1e9, kernel->device);
+        (double)(fy_now_ns() - kernel->since_ns) / 1e9, kernel->device);
+    fy_log(FERRY_LOG_ERROR, "%s; this rank returns when it has begun: its tensors are in use",
+           lane->error.message);
     return FY_PROGRESS_FAILED;
 }
 
@@ -331,43 +354,14 @@ void fy_mix_kernel_stop(fy_mix_kernel *kernel)
     __atomic_store_n(&board_of(kernel)->stop, 1, __ATOMIC_RELEASE);
 }
 
-/*
- * Whether the kernel has begun, or its call is over: a moment is left to it. Where tensors are
- * copied the copies use them whenever they come, so there nobody may go on before that.
- */
-static bool begins(const fy_mix_lane *lane)
-{
-    enum { MOMENT_NS = 200000000 };
-    const fy_mix_kernel *kernel = lane->kernel;
-    int64_t until = fy_now_ns() + MOMENT_NS;
-    bool goes = kernel->uses_scratch;
-    for (uint32_t n_looks = 0; !goes && fy_now_ns() < until; n_looks++) {
-        fy_exec_pause(n_looks);
-        goes =
-            has_begun(kernel, lane->call) ||
-            fy_exec_reached(kernel->exec, kernel->queue, kernel->ticket, NULL) != FERRY_ERR_TIMEOUT;
-    }
-    return goes;
-}
-
-/* The call has failed: the kernel ends at its next look, or at once when it begins at last. */
+/* The call has failed: the kernel ends at its next look. */
 static void drain(fy_mix_lane *lane)
 {
-    fy_mix_kernel *kernel = lane->kernel;
-    if (lane->index == 0 && kernel->is_launched) {
-        fy_mix_kernel_stop(kernel);
-        kernel->is_given_up = !begins(lane);
-        if (!kernel->is_given_up) {
-            fy_exec_finish(kernel->exec, kernel->queue, NULL);
-        }
-        kernel->is_launched = false;
+    if (lane->index == 0 && lane->kernel->is_launched) {
+        fy_mix_kernel_stop(lane->kernel);
+        fy_exec_finish(lane->kernel->exec, lane->kernel->queue, NULL);
+        lane->kernel->is_launched = false;
     }
-}
-
-bool fy_mix_kernel_haunts(const fy_mix_kernel *kernel)
-{
-    return kernel->is_given_up &&
-           fy_exec_reached(kernel->exec, kernel->queue, kernel->ticket, NULL) == FERRY_ERR_TIMEOUT;
 }
 
 const fy_mix_verbs fy_mix_kernel_verbs = {
@@ -376,15 +370,6 @@ const fy_mix_verbs fy_mix_kernel_verbs = {
 /*
  * Counts
  */
-
-static ferry_status check_reading(const fy_mix_kernel *kernel, const char *what, ferry_error *error)
-{
-    return !fy_mix_kernel_haunts(kernel)
-               ? FERRY_OK
-               : fy_fail(error, FERRY_ERR_ABORTED,
-                         "%s: a kernel of this handle has not begun yet, and holds its stream up",
-                         what);
-}
 
 static ferry_status read_states(fy_mix_kernel *kernel, fy_lanes_state *states, ferry_error *error)
 {
@@ -400,7 +385,6 @@ ferry_status fy_mix_kernel_count(const ferry_mixed_comm *comm, ferry_mixed_count
     if (kernel->is_launched) { /* to read them is to wait for its end */
         return fy_fail(error, FERRY_ERR_MISUSE, "get_counts: a call of this handle is under way");
     }
-    FY_TRY(check_reading(kernel, "get_counts", error));
     fy_lanes_state *now = fy_alloc_zeroed(kernel->program.n_lanes, sizeof *now);
     FY_TRY(fy_check_memory(now != NULL, "the counts of a kernel", error));
     ferry_status status = read_states(kernel, now, error);
@@ -419,11 +403,9 @@ ferry_status fy_mix_kernel_count(const ferry_mixed_comm *comm, ferry_mixed_count
 
 ferry_status fy_mix_kernel_reset(fy_mix_kernel *kernel, ferry_error *error)
 {
-    if (kernel->is_launched) {
-        return fy_fail(error, FERRY_ERR_MISUSE, "reset_counts: a call of this handle is under way");
-    }
-    FY_TRY(check_reading(kernel, "reset_counts", error));
-    return read_states(kernel, kernel->counted, error);
+    return kernel->is_launched ? fy_fail(error, FERRY_ERR_MISUSE,
+                                         "reset_counts: a call of this handle is under way")
+                               : read_states(kernel, kernel->counted, error);
 }
 
 const fy_mix_program *fy_mix_kernel_program(const fy_mix_kernel *kernel)

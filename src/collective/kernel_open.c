@@ -59,6 +59,7 @@ typedef struct shared_queue {
     const fy_exec *exec;
     int32_t device;
     fy_exec_queue *queue;
+    _Atomic fy_ticket last;
     uint32_t n_users;
 } shared_queue;
 
@@ -108,6 +109,7 @@ static ferry_status take_queue(opening *o)
     if (one != NULL) {
         one->n_users++;
         o->kernel->queue = one->queue;
+        o->kernel->last = &one->last;
     }
     pthread_mutex_unlock(&lock);
     return one != NULL ? FERRY_OK : FERRY_ERR_UNSUPPORTED;
@@ -402,22 +404,6 @@ static void free_memory(fy_mix_kernel *kernel, bool may_free)
     }
 }
 
-/*
- * A kernel that begins some day looks at the board, and ends. Until then its stream goes nowhere,
- * and the driver waits with it in calls that free memory: so all of it stays. Other ranks need not
- * wait for that: the kernel writes nothing.
- */
-static void leave_behind(fy_mix_kernel *kernel, ferry_world *world)
-{
-    fy_log(FERRY_LOG_WARN,
-           "%llu bytes of device %d, and a stream, stay: a kernel that was given up has not begun",
-           (unsigned long long)kernel->memory.bytes, kernel->device);
-    part(kernel, world);
-    fy_free(kernel->counted);
-    fy_mix_program_cleanup(&kernel->program);
-    fy_free(kernel);
-}
-
 static void discard(fy_mix_kernel *kernel, ferry_world *world)
 {
     if (kernel == NULL) {
@@ -425,10 +411,6 @@ static void discard(fy_mix_kernel *kernel, ferry_world *world)
     }
     if (kernel->page != NULL) {
         fy_mix_kernel_stop(kernel);
-    }
-    if (fy_mix_kernel_haunts(kernel)) {
-        leave_behind(kernel, world);
-        return;
     }
     give_queue(kernel);
     if (kernel->page != NULL) {

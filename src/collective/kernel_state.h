@@ -11,6 +11,7 @@ struct fy_mix_kernel {
     const fy_exec *exec;
     int32_t device;
     fy_exec_queue *queue;
+    _Atomic fy_ticket *last; /* of the calls of all handles that have the queue in common */
     const fy_settings *settings;
     ferry_buffer memory; /* boxes, the word that halts, states, tables */
     ferry_region *own, **theirs;
@@ -22,9 +23,8 @@ struct fy_mix_kernel {
     fy_lanes_state *counted; /* of each lane, when counts were reset */
     /* Of a call. */
     bool is_launched;
-    bool is_given_up; /* its kernel never began; the handle is broken, and what it has stays */
-    bool uses_scratch;
-    int64_t launched_ns;
+    fy_ticket before; /* of what lies before it on the queue */
+    int64_t since_ns; /* when all its blocks might have begun */
     bool has_rung; /* it will be said when it is over */
     fy_ticket ticket;
     ferry_buffer late_out; /* where the output goes from the scratch, when the call is over */
@@ -39,8 +39,6 @@ ferry_status fy_mix_kernel_launch(fy_mix_kernel *kernel, const fy_mix_call *call
                                   uint64_t deadline_ns, ferry_error *error);
 /* Whether a lane has ended before the call did. */
 bool fy_mix_kernel_has_stopped(const fy_mix_kernel *kernel);
-/* Whether a call was given up whose kernel may yet begin. */
-bool fy_mix_kernel_haunts(const fy_mix_kernel *kernel);
 /* All that is under way ends soon, and nothing begins any more. */
 void fy_mix_kernel_stop(fy_mix_kernel *kernel);
 

@@ -113,7 +113,8 @@ typedef struct fy_lanes_report {
     uint64_t waits;
     uint64_t why; /* it has stopped; written last */
     uint64_t link, use;
-    uint64_t spare[4];
+    uint64_t begun; /* the number of the call that it has begun last */
+    uint64_t spare[3];
     fy_lanes_header header; /* as it was found */
 } fy_lanes_report;
 
@@ -122,8 +123,7 @@ typedef struct fy_lanes_board {
     uint64_t stop; /* the host: all lanes end */
     uint64_t spare[7];
     uint64_t has_waits; /* some report may say what its lane waits for */
-    uint64_t begun;     /* the call whose kernel has begun last */
-    uint64_t spare_of_device[6];
+    uint64_t spare_of_waits[7];
 } fy_lanes_board;
 
 /* A program: addresses of its tables, each at a multiple of 16. */

@@ -102,7 +102,7 @@ static void run_threads(const case_plan *plan)
     for (uint32_t rank = 0; rank < n_ranks; rank++) {
         pthread_join(threads[rank], NULL);
     }
-    if (plan->is_checked && !first->keeps) {
+    if (plan->is_checked) {
         check_possessions(first, &before);
     }
 }

@@ -54,19 +54,29 @@ static void put_cache(unsigned index, const char *level, const char *size)
     put_file(index, "size", size);
 }
 
+static void expect_last(uint64_t bytes, uint32_t n_sharing)
+{
+    fy_caches caches;
+    fy_caches_look(folder, &caches);
+    assert_int_equal(caches.shared_bytes, bytes);
+    assert_int_equal(caches.n_sharing, n_sharing);
+}
+
 static void test_the_last_level_counts(void **state)
 {
     (void)state;
-    assert_int_equal(fy_shared_cache_look(folder), 0);
+    expect_last(0, 1);
     put_cache(0, "1\n", "48K\n");
     put_cache(1, "1\n", "32K\n");
-    assert_int_equal(fy_shared_cache_look(folder), 48 << 10);
+    expect_last(48 << 10, 1);
     put_cache(2, "2\n", "1024K\n");
-    assert_int_equal(fy_shared_cache_look(folder), MIB);
+    put_file(2, "shared_cpu_list", "0\n");
+    expect_last(MIB, 1);
     put_cache(3, "3\n", "32768K\n");
-    assert_int_equal(fy_shared_cache_look(folder), 32 * MIB);
+    put_file(3, "shared_cpu_list", "0-7,64,66-67\n");
+    expect_last(32 * MIB, 11);
     put_file(4, "level", "4\n"); /* one without a size is none */
-    assert_int_equal(fy_shared_cache_look(folder), 32 * MIB);
+    expect_last(32 * MIB, 11);
 }
 
 static void test_this_machine(void **state)
@@ -74,7 +84,8 @@ static void test_this_machine(void **state)
     (void)state;
     fy_caches here = fy_caches_here(), again = fy_caches_here();
     assert_true(here.shared_bytes >= 64 << 10);
-    assert_int_equal(here.n_cores, (uint32_t)sysconf(_SC_NPROCESSORS_ONLN));
+    assert_true(here.n_sharing >= 1 && here.n_cores >= 1);
+    assert_true(here.n_cores <= (uint32_t)sysconf(_SC_NPROCESSORS_ONLN));
     assert_memory_equal(&here, &again, sizeof here);
 }
 
@@ -83,7 +94,7 @@ static char memory[64];
 /* Of an input at the begin of some memory, and an output so far behind it. */
 static bool passes(uint32_t n_ranks, uint64_t in_bytes, uint64_t out_bytes, uint64_t behind)
 {
-    fy_caches caches = {.shared_bytes = 32 * MIB, .n_cores = 2};
+    fy_caches caches = {.shared_bytes = 32 * MIB, .n_sharing = 2, .n_cores = 2};
     const char *out = (const char *)((uintptr_t)memory + behind);
     return fy_caches_are_passed(&caches, n_ranks, memory, in_bytes, out, out_bytes);
 }
@@ -105,11 +116,30 @@ static void test_in_place_a_core_of_its_own_reads_first(void **state)
 {
     (void)state;
     assert_false(passes(2, 64 * MIB, 64 * MIB, 0));
-    assert_false(passes(2, 64 * MIB, 128 * MIB, (uint64_t)0 - 64 * MIB)); /* its chunk */
-    assert_false(passes(2, 128 * MIB, 64 * MIB, 64 * MIB));
+    assert_false(passes(2, 128 * MIB, 64 * MIB, 64 * MIB)); /* its chunk of what is scattered */
+    assert_true(passes(2, 128 * MIB, 64 * MIB, 64 * MIB + 1));
+    assert_true(passes(2, 8 * MIB, 16 * MIB, (uint64_t)0 - 8 * MIB)); /* others' chunks, gathered */
+    assert_false(passes(2, 7 * MIB, 16 * MIB - 1, (uint64_t)0 - 7 * MIB));
     assert_true(passes(4, 8 * MIB, 8 * MIB, 0));
     assert_false(passes(4, 8 * MIB - 1, 8 * MIB - 1, 0));
     assert_true(passes(4, 4 * MIB, 8 * MIB, (uint64_t)0 - 4 * MIB));
+}
+
+/* 64 cores in groups of 8 that share a cache: ranks beyond the cores that share take it in turns.
+ */
+static void test_a_machine_of_several_caches(void **state)
+{
+    (void)state;
+    fy_caches caches = {.shared_bytes = 32 * MIB, .n_sharing = 8, .n_cores = 64};
+    const char *out = memory + 16;
+    for (uint32_t n_ranks = 8; n_ranks <= 64; n_ranks *= 2) {
+        assert_false(fy_caches_are_passed(&caches, n_ranks, memory, 16, out, 4 * MIB - 17));
+        assert_true(fy_caches_are_passed(&caches, n_ranks, memory, 16, out, 4 * MIB - 16));
+    }
+    assert_false(fy_caches_are_passed(&caches, 2, memory, 16, out, 16 * MIB - 17));
+    assert_true(fy_caches_are_passed(&caches, 2, memory, 16, out, 16 * MIB - 16));
+    assert_false(fy_caches_are_passed(&caches, 128, memory, 16, out, 2 * MIB - 17));
+    assert_true(fy_caches_are_passed(&caches, 128, memory, 16, out, 2 * MIB - 16));
 }
 
 int main(void)
@@ -119,6 +149,7 @@ int main(void)
         cmocka_unit_test(test_this_machine),
         cmocka_unit_test(test_what_does_not_fit_goes_past),
         cmocka_unit_test(test_in_place_a_core_of_its_own_reads_first),
+        cmocka_unit_test(test_a_machine_of_several_caches),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

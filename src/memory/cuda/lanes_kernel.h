@@ -508,18 +508,12 @@ FY_DEVICE void lanes_end(const fy_lanes_call *a, const lanes_turn *t, uint64_t n
     }
 }
 
-/*
- * One that begins when the host has given it up touches nothing but the board: its tensors, and
- * what belongs to its handle, may be gone.
- */
-FY_DEVICE void lanes_begin(const fy_lanes_call *a)
+/* The host hears that this block runs. */
+FY_DEVICE void lanes_begin(const fy_lanes_call *a, const lanes_turn *t)
 {
-    bool goes = fy_acquire(a->watch.board) == 0;
-    if (FY_BLOCK == 0) {
-        fy_release(a->watch.board + __builtin_offsetof(fy_lanes_board, begun), a->title.number);
-    }
-    goes = goes && fy_acquire(a->watch.halted) == 0;
-    lanes_why = goes ? FY_LANES_GOES : FY_LANES_STOPPED;
+    uint64_t report = a->watch.reports + t->lane * sizeof(fy_lanes_report);
+    fy_release(report + __builtin_offsetof(fy_lanes_report, begun), a->title.number);
+    lanes_why = fy_acquire(a->watch.halted) != 0 ? FY_LANES_STOPPED : FY_LANES_GOES;
 }
 
 FY_MEETING_KERNEL(fy_cuda_lanes, fy_lanes_call)
@@ -533,7 +527,7 @@ FY_MEETING_KERNEL(fy_cuda_lanes, fy_lanes_call)
     uint64_t n_steps = (rest + a.block_elements - 1) / a.block_elements;
     uint32_t n_stages = a.tables.n_stages;
     if (FY_THREAD == 0) {
-        lanes_begin(&a);
+        lanes_begin(&a, &t);
     }
     fy_barrier();
     if (a.tables.is_pipelined != 0) {
