@@ -82,6 +82,7 @@ static void finish(void)
 
 static const fy_area *to_area, *from_area;
 static const fy_cast *cast;
+static uint64_t n_cast;
 static const fy_sum *sum;
 static fy_cuda_table table;
 static uint64_t moved; /* bytes of one turn, in one direction */
@@ -93,8 +94,7 @@ static void run_copy(void)
 
 static void run_cast(void)
 {
-    must(fy_cuda_exec.cast(queue, cast, to_area, to, from_area, from, 0, cast->n_columns, NULL,
-                          &error));
+    must(fy_cuda_exec.cast(queue, cast, to_area, to, from_area, from, 0, n_cast, NULL, &error));
 }
 
 static void run_sum(void)
@@ -241,13 +241,66 @@ static void measure_casts(void)
                {"cast f8e4m3 to bf16", FERRY_F8E4M3, FERRY_BF16, 1, 2}};
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
         uint64_t n = n_bytes / 4;
-        fy_area a = fy_area_flat(0, n * all[i].from_bytes), b = fy_area_flat(0, n * all[i].to_bytes);
-        fy_cast one = {
-            .from_kind = all[i].from, .to_kind = all[i].to, .n_rows = 1, .n_columns = n};
+        fy_area a = fy_area_flat(0, n * all[i].from_bytes),
+                b = fy_area_flat(0, n * all[i].to_bytes);
+        fy_cast one = {.from_kind = all[i].from, .to_kind = all[i].to, .n_rows = 1, .n_columns = n};
         cast = &one;
+        n_cast = n;
         from_area = &a;
         to_area = &b;
         measure(all[i].name, run_cast, a.bytes + b.bytes);
+    }
+}
+
+static fy_blocks blocks;
+static float *largest;
+
+static void run_largest(void)
+{
+    must(fy_cuda_exec.largest(queue, &blocks, from, largest, &error));
+}
+
+/* A matrix of bf16 in blocks: their largest magnitudes, codes by scales, and values in place. */
+static void measure_blocks(void)
+{
+    static const uint64_t sizes[][2] = {{128, 128}, {1, 32}};
+    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
+        char name[80];
+        uint64_t columns = 8192, rows = n_bytes / 4 / columns;
+        uint64_t pitch = columns / sizes[i][1], n = rows / sizes[i][0] * pitch;
+        fy_area wide = fy_area_flat(0, rows * columns * 2), codes = fy_area_flat(0, rows * columns);
+        blocks = (fy_blocks){FERRY_BF16, rows, columns, {sizes[i][0], sizes[i][1]}};
+        largest = malloc(n * sizeof *largest);
+        snprintf(name, sizeof name, "largest of blocks of %llu x %llu of bf16",
+                 (unsigned long long)sizes[i][0], (unsigned long long)sizes[i][1]);
+        measure(name, run_largest, wide.bytes);
+        for (uint64_t k = 0; k < n; k++) {
+            largest[k] = 0.5f;
+        }
+        fy_cast_scales scales = {
+            .values = largest, .block = {sizes[i][0], sizes[i][1]}, .pitch = pitch};
+        fy_cast down = {.from_kind = FERRY_BF16,
+                        .to_kind = FERRY_F8E4M3,
+                        .overflow = FY_OVERFLOW_CODES,
+                        .n_rows = rows,
+                        .n_columns = columns,
+                        .to_scales = scales};
+        cast = &down;
+        n_cast = rows * columns;
+        from_area = &wide;
+        to_area = &codes;
+        measure("  codes, f8e4m3", run_cast, wide.bytes + codes.bytes);
+        fy_cast up = {.from_kind = FERRY_F8E4M3,
+                      .to_kind = FERRY_BF16,
+                      .has_plain_nans = true,
+                      .n_rows = rows,
+                      .n_columns = columns,
+                      .from_scales = scales};
+        cast = &up;
+        from_area = &codes;
+        to_area = &wide;
+        measure("  values of codes", run_cast, wide.bytes + codes.bytes);
+        free(largest);
     }
 }
 
@@ -313,7 +366,6 @@ static void measure_hosts(void)
     uint64_t bytes = n_bytes / 8;
     char *pinned = NULL;
     void *place;
-    uint64_t hash;
     must(fy_cuda_pinned_alloc(bytes, &place, &error));
     pinned = place;
     memset(pinned, 1, bytes);
@@ -321,13 +373,66 @@ static void measure_hosts(void)
     measure_host("device to pinned", pinned, from, bytes);
     measure_host("pageable to device, by the staging", to, host, bytes);
     measure_host("device to pageable, by the staging", host, from, bytes);
-    double begun = now();
-    fy_area flat = fy_area_flat(0, bytes);
-    must(fy_cuda_exec.hash(queue, &flat, from, 0, bytes, &hash, &error));
-    finish();
-    printf("%-52s %8.1f GB/s\n", "hash of device memory, by the host",
-           (double)bytes / (now() - begun) * 1e-9);
     (void)fy_cuda.cuMemFreeHost(pinned);
+}
+
+/* Digests of so many bytes each, of device memory, and waiting for all: on the wall's clock. */
+static void measure_hash(const char *name, uint64_t bytes, uint64_t distance, int n)
+{
+    double speed[MOST_ROUNDS];
+    static uint64_t hashes[1024];
+    for (int i = -1; i < n_rounds; i++) {
+        double begun = now();
+        for (int k = 0; k < n; k++) {
+            fy_area flat = fy_area_flat((uint64_t)k * distance, bytes);
+            must(fy_cuda_exec.hash(queue, &flat, from, 0, bytes, &hashes[k], &error));
+        }
+        finish();
+        if (i >= 0) {
+            speed[i] = (double)bytes * n / (now() - begun) * 1e-9;
+        }
+    }
+    printf("%-52s %8.1f GB/s\n", name, median(speed, n_rounds));
+}
+
+static void measure_hashes(void)
+{
+    uint64_t bytes = n_bytes / 8;
+    measure_hash("one hash of device memory", bytes, bytes, 1);
+    measure_hash("the same, at no multiple of 16 bytes", bytes - 16, bytes + 8, 2);
+    measure_hash("32 hashes of a 32nd of it", bytes / 32, bytes / 32, 32);
+    measure_hash("1,024 hashes of a 1,024th of it", bytes / 1024, bytes / 1024, 1024);
+    measure_hash("1,024 hashes of 1,024 bytes", 1024, 2048, 1024);
+}
+
+static const fy_area *again;
+
+static void run_fill(void)
+{
+    must(fy_cuda_exec.copy(queue, to_area, to, again, host, 0, to_area->bytes, NULL, &error));
+}
+
+/* A few bytes of the host's again and again: half of what the device's copy moves is written. */
+static void measure_fills(void)
+{
+    static const uint64_t runs[] = {2, 256, 4096};
+    for (size_t i = 0; i < sizeof runs / sizeof runs[0]; i++) {
+        char name[80];
+        uint64_t n = n_bytes / 2 / runs[i], none = 0;
+        fy_area few = fy_area_of(0, runs[i], 1, &n, &none), flat = fy_area_flat(0, n * runs[i]);
+        const uint64_t length[2] = {n_bytes / 4 / 4096, 4096}, wide[2] = {8192, 1};
+        fy_area strided = area_of(1, 2, length, wide);
+        again = &few;
+        to_area = &flat;
+        snprintf(name, sizeof name, "fill by %llu bytes of the host", (unsigned long long)runs[i]);
+        measure(name, run_fill, flat.bytes);
+        n /= 2;
+        few = fy_area_of(0, runs[i], 1, &n, &none);
+        to_area = &strided;
+        snprintf(name, sizeof name, "fill of rows of 4096 of 8192 bytes, by %llu",
+                 (unsigned long long)runs[i]);
+        measure(name, run_fill, strided.bytes);
+    }
 }
 
 static void nothing(void *context)
@@ -369,7 +474,8 @@ static void measure_calls(void)
         must(fy_cuda_exec.copy(queue, &flat, to, &strided, from, 0, flat.bytes, NULL, &error));
         finish();
     }
-    printf("%-52s %8.2f us\n", "copy by a kernel, and wait for it", (now() - begun) / N_CALLS * 1e6);
+    printf("%-52s %8.2f us\n", "copy by a kernel, and wait for it",
+           (now() - begun) / N_CALLS * 1e6);
     begun = now();
     for (int i = 0; i < N_CALLS; i++) {
         must(fy_cuda_exec.call(queue, nothing, NULL, &error));
@@ -467,9 +573,9 @@ int main(int argc, char **argv)
     fy_area half = fy_area_flat(0, n_bytes / 2);
     to_area = from_area = &half;
     measure("flat copy, which is the device's", run_copy, n_bytes);
-    static const uint64_t rows[][3] = {{16, 64, 128},      {16, 256, 512},   {16, 1024, 2048},
-                                       {16, 4096, 8192},   {16, 7168, 14336}, {16, 65536, 131072},
-                                       {8, 1000, 2000},    {4, 1000 + 4, 2008}, {2, 1002, 2004},
+    static const uint64_t rows[][3] = {{16, 64, 128},    {16, 256, 512},      {16, 1024, 2048},
+                                       {16, 4096, 8192}, {16, 7168, 14336},   {16, 65536, 131072},
+                                       {8, 1000, 2000},  {4, 1000 + 4, 2008}, {2, 1002, 2004},
                                        {1, 1001, 2002}};
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         measure_rows(rows[i][0], rows[i][1], rows[i][2]);
@@ -478,7 +584,10 @@ int main(int argc, char **argv)
     measure_boxes(16384, "boxes of 1 to 16 KiB");
     measure_boxes(2048, "boxes of 1 to 2 KiB");
     measure_casts();
+    measure_blocks();
     measure_sums();
+    measure_fills();
+    measure_hashes();
     measure_hosts();
     fy_cuda_exec.queue_close(queue);
     return 0;

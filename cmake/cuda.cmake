@@ -38,8 +38,8 @@ else()
     add_custom_command(OUTPUT ${fatbin}
         COMMAND ${FERRY_NVCC} -std=c++17 -fatbin ${FERRY_CUDA_ARCHITECTURES} -fmad=false -Xfatbin -compress-all
             -I ${PROJECT_SOURCE_DIR}/src -o ${fatbin} ${PROJECT_SOURCE_DIR}/src/memory/cuda/kernels.cu
-        DEPENDS src/memory/cuda/kernels.cu src/memory/cuda/kernels.h src/memory/cuda/lanes_kernel.h src/memory/cuda/primitives.h
-            src/exec/lanes.h
+        DEPENDS src/memory/cuda/kernels.cu src/memory/cuda/kernels.h src/memory/cuda/lanes_kernel.h
+            src/memory/cuda/hash_kernel.h src/memory/cuda/scale_kernel.h src/memory/cuda/primitives.h src/exec/lanes.h
             src/memory/cuda/arguments.h src/convert/numbers.h
         COMMENT "Kernels for CUDA devices" VERBATIM)
     file(GLOB FERRY_CUDA_SOURCES CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/memory/cuda/*.c)

@@ -175,6 +175,12 @@ ferry_status fy_block_scales(const fy_quantized *q, const fy_input *values, cons
                              const fy_output *divisors, ferry_error *error);
 
 /*
+ * The same of n blocks whose largest finite magnitudes are known, in any order: `stored` gets the
+ * scales, and in place of the magnitudes are divisors then. The format was checked before.
+ */
+void fy_scales_of_largest(const fy_quantized *q, float *largest_inout, void *stored, uint64_t n);
+
+/*
  * And back. The format's rule does not matter, and scales may be any, negative and 0 and infinite
  * too; a scale that is NaN makes its block NaN.
  */

@@ -221,3 +221,15 @@ ferry_status fy_largest(uint32_t kind, uint64_t n_rows, uint64_t n_columns, cons
     *largest_out = largest;
     return FERRY_OK;
 }
+
+void fy_scales_of_largest(const fy_quantized *q, float *largest_inout, void *stored, uint64_t n)
+{
+    const fy_convert_kernels *k = fy_convert_kernels_here();
+    fenv_t before = fy_plain_arithmetic();
+    for (uint64_t at = 0, here; at < n; at += here) {
+        here = fy_min(n - at, FY_MOST_BLOCKS);
+        fy_scales_make(q, k, largest_inout + at,
+                       (char *)stored + at * fy_scale_bytes(q->format.scale_kind), (size_t)here);
+    }
+    (void)fesetenv(&before);
+}

@@ -207,7 +207,7 @@ static ferry_status copy_here(job *j, const ferry_copy_options *o, ferry_error *
 static ferry_status copy_there(const job *j, const fy_now_side *to, const fy_now_side *from,
                                const ferry_copy_options *o, ferry_error *error)
 {
-    return j->casts ? fy_cast_now(&j->cast, to, from, j->n_units, error)
+    return j->casts ? fy_cast_now(&j->cast, to, from, 0, j->n_units, error)
                     : fy_copy_now(to, from, o->hash_out, error);
 }
 

@@ -45,6 +45,13 @@ typedef struct fy_graph_call {
     void *context;
 } fy_graph_call;
 
+/* A matrix, its rows side by side, in blocks: those at the lower and right edge may be smaller. */
+typedef struct fy_blocks {
+    uint32_t kind; /* of its elements, a ferry_dtype_kind: f32, f16 or bf16 */
+    uint64_t n_rows, n_columns;
+    uint64_t block[2]; /* rows and columns of one */
+} fy_blocks;
+
 typedef struct fy_exec {
     const char *name;
     /*
@@ -72,6 +79,13 @@ typedef struct fy_exec {
                          void *to_base, const fy_area *from, const void *from_base, uint64_t first,
                          uint64_t n, uint64_t *hash_out, ferry_error *error);
     ferry_status (*sum)(fy_exec_queue *queue, const fy_sum *sum, ferry_error *error);
+    /*
+     * The largest magnitude of the finite elements of each block, 0 where there are none, to host
+     * memory: row-major by block. Elements lie at multiples of their size in memory of the queue's
+     * device. (optional: who needs it brings the elements)
+     */
+    ferry_status (*largest)(fy_exec_queue *queue, const fy_blocks *blocks, const void *base,
+                            float *largest_out, ferry_error *error);
 
     /*
      * A call of a program of lanes: see lanes.h. Everything that it names by an address must be

@@ -6,20 +6,25 @@
 
 #include <string.h>
 
-/* One verb: a cast, or a copy where there is none. */
+/* One verb: of blocks, or a cast, or a copy where there is neither. */
 typedef struct verb {
+    const fy_blocks *blocks;
+    float *largest_out;
     const fy_cast *cast;
-    uint64_t n; /* bytes, or elements where it casts */
+    uint64_t first, n; /* bytes, or elements where it casts */
     uint64_t *hash_out;
 } verb;
 
 static ferry_status perform(const verb *what, fy_exec_choice choice, fy_exec_queue *queue,
                             const fy_now_side *to, const fy_now_side *from, ferry_error *error)
 {
+    if (what->blocks != NULL) {
+        return choice.exec->largest(queue, what->blocks, from->base, what->largest_out, error);
+    }
     return what->cast != NULL ? choice.exec->cast(queue, what->cast, to->area, to->base, from->area,
-                                                  from->base, 0, what->n, NULL, error)
+                                                  from->base, what->first, what->n, NULL, error)
                               : choice.exec->copy(queue, to->area, to->base, from->area, from->base,
-                                                  0, what->n, what->hash_out, error);
+                                                  what->first, what->n, what->hash_out, error);
 }
 
 static ferry_status do_by(const verb *what, fy_exec_choice choice, const fy_now_side *to,
@@ -69,10 +74,22 @@ ferry_status fy_copy_now(const fy_now_side *to, const fy_now_side *from, uint64_
 }
 
 ferry_status fy_cast_now(const fy_cast *cast, const fy_now_side *to, const fy_now_side *from,
-                         uint64_t n, ferry_error *error)
+                         uint64_t first, uint64_t n, ferry_error *error)
 {
-    verb what = {.cast = cast, .n = n};
+    verb what = {.cast = cast, .first = first, .n = n};
     return between(&what, to, from, error);
+}
+
+ferry_status fy_largest_now(fy_space space, const fy_blocks *blocks, const void *base,
+                            float *largest_out, ferry_error *error)
+{
+    fy_exec_choice choice = fy_exec_for(space, space);
+    const fy_now_side side = {.space = space, .base = (void *)(uintptr_t)base};
+    verb what = {.blocks = blocks, .largest_out = largest_out};
+    return choice.exec->largest != NULL
+               ? do_by(&what, choice, &side, &side, error)
+               : fy_fail(error, FERRY_ERR_UNSUPPORTED, "%s memory finds no largest magnitudes",
+                         fy_memory_name(space.kind));
 }
 
 static bool overlap(const void *a, const void *b, uint64_t bytes)

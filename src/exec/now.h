@@ -18,9 +18,13 @@ typedef struct fy_now_side {
 /* All bytes of `from` to `to`; hash_out may be NULL. */
 ferry_status fy_copy_now(const fy_now_side *to, const fy_now_side *from, uint64_t *hash_out,
                          ferry_error *error);
-/* All n elements, with a cast. */
+/* Elements [first, first + n), with a cast; between two devices all of them. */
 ferry_status fy_cast_now(const fy_cast *cast, const fy_now_side *to, const fy_now_side *from,
-                         uint64_t n, ferry_error *error);
+                         uint64_t first, uint64_t n, ferry_error *error);
+/* fy_exec's largest, of elements in memory of a device. FERRY_ERR_UNSUPPORTED: it has no such verb.
+ */
+ferry_status fy_largest_now(fy_space space, const fy_blocks *blocks, const void *base,
+                            float *largest_out, ferry_error *error);
 /* bytes without gaps, from anywhere to anywhere; they may overlap. */
 ferry_status fy_move_now(fy_space to_space, void *to, fy_space from_space, const void *from,
                          uint64_t bytes, ferry_error *error);

@@ -14,6 +14,8 @@
 #include "exec/now.h"
 #include "service/registry.h"
 
+enum { FAR_BYTES = 64 << 20 }; /* of values that a device looks at in one step */
+
 void fy_scalings_free(fy_registry *registry)
 {
     for (size_t i = 0; i < registry->n_scalings; i++) {
@@ -179,12 +181,48 @@ static ferry_status bring_band(const ferry_buffer *source, work *w, ferry_error 
     return status;
 }
 
+/*
+ * Of memory of a device some bands of a matrix at once, where the device finds what their scales
+ * are made of; how many they are, at most `most`.
+ */
+static ferry_status make_bands_far(const ferry_buffer *source, const work *w, uint64_t most,
+                                   uint64_t *n_out, ferry_error *error)
+{
+    const fy_scaling *s = w->scaling;
+    const fy_quantized *q = &s->q;
+    uint64_t left = w->bands.n - w->first % w->bands.n, n_rows, shape[2];
+    uint64_t room = FAR_BYTES / (w->bands.rows * w->bands.row_bytes + 1) + 1;
+    uint64_t n = fy_min(fy_min(most, left), room);
+    uint64_t at = fy_band_at(q, &w->bands, w->first, &n_rows);
+    uint64_t last_at = fy_band_at(q, &w->bands, w->first + n - 1, &n_rows);
+    fy_quantized part = *q;
+    part.n_rows = n_rows + (last_at - at) / w->bands.row_bytes;
+    fy_scales_shape(&part, shape);
+    uint64_t block_row = w->first % w->bands.n * (w->bands.rows / q->format.block[0]);
+    uint64_t first = w->first / w->bands.n * s->n + block_row * shape[1];
+    const fy_blocks blocks = {.kind = q->kind,
+                              .n_rows = part.n_rows,
+                              .n_columns = q->n_columns,
+                              .block = {q->format.block[0], q->format.block[1]}};
+    FY_TRY(fy_largest_now(fy_space_of(source), &blocks, (const char *)source->base + at,
+                          s->divisors + first, error));
+    fy_scales_of_largest(q, s->divisors + first, s->stored + first * scale_bytes(s),
+                         shape[0] * shape[1]);
+    *n_out = n;
+    return FERRY_OK;
+}
+
 /* How many bands were made. */
 static uint64_t make_some(ferry_service *service, work *w, uint64_t most, ferry_status *status_out,
                           ferry_error *error)
 {
     const ferry_buffer *source = &service->registry.held[w->scaling->source].front;
     bool is_aligned = (uintptr_t)source->base % fy_cast_element_bytes(w->scaling->q.kind) == 0;
+    uint64_t n_far = 0;
+    bool is_far = source->kind != FERRY_MEMORY_HOST && is_aligned && w->scaling->given == FY_NONE;
+    if (is_far && make_bands_far(source, w, most, &n_far, NULL) == FERRY_OK) {
+        return n_far;
+    }
     if (source->kind != FERRY_MEMORY_HOST || !is_aligned) {
         *status_out = bring_band(source, w, error);
         return 1;

@@ -441,12 +441,13 @@ uint64_t fy_products_scheduled(ferry_service *service);
  * given up.
  */
 bool fy_products_step(ferry_service *service);
-/* value_boxes.c: a band of values of a parameter at base, or in memory that the CPU does not touch.
- */
+/* value_boxes.c: a band of values of a parameter at base; or in memory that the CPU does not touch
+ * some from this one on, `most` or fewer, and how many. */
 void fy_factor_band(const fy_registry *registry, const fy_products *products, void *base,
                     uint64_t number);
-ferry_status fy_factor_band_far(const fy_registry *registry, const fy_products *products,
-                                const ferry_buffer *target, uint64_t number, ferry_error *error);
+ferry_status fy_factor_bands_far(const fy_registry *registry, const fy_products *products,
+                                 const ferry_buffer *target, uint64_t number, uint64_t most,
+                                 uint64_t *n_out, ferry_error *error);
 /* Whether a destination has codes of the last run, or parts of them, in place of products. */
 static inline bool fy_product_is_missing(const fy_registry *registry, size_t n_made, size_t index)
 {

@@ -1,8 +1,8 @@
 /* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
 /*
  * Values in boxes of what a rank gets as codes: as values.c has them of shards, but elements lie
- * anywhere in a parameter, and blocks begin and end within boxes. What is worked on at once, a
- * band, is a box again, so that memory of a device can be brought in one copy.
+ * anywhere in a parameter, and blocks begin and end within boxes. What is worked on at once is a
+ * band. In memory of a device its own verbs do it, where the values lie.
  */
 #include "service/run.h"
 
@@ -15,8 +15,8 @@
 
 #include <string.h>
 
-/* Of values that are read at once by one thread. */
-enum { BAND_BYTES = 1 << 20 };
+/* Of values that are read at once by one thread; and so many of these by a device. */
+enum { BAND_BYTES = 1 << 20, FAR_BANDS = 64 };
 
 /*
  * How an area is cut into bands: each is at one index of its first n_outer dimensions, and has up
@@ -102,29 +102,8 @@ ferry_status fy_registry_multiply_box(fy_registry *registry, fy_products *produc
 typedef struct band {
     const fy_factor_box *box;
     fy_area all; /* of the box */
-    fy_area area;
-    uint64_t first;
+    uint64_t first, bytes;
 } band;
-
-/* Parts [part, part + n) at one index of the outer dimensions. */
-static fy_area slice_of(const fy_area *all, const cut *c, uint64_t outer, uint64_t part, uint64_t n)
-{
-    uint64_t offset = all->offset, length[FERRY_MAX_DIMS];
-    uint32_t n_dims = all->n_dims - c->n_outer;
-    if (c->is_all) {
-        return *all;
-    }
-    for (uint32_t d = c->n_outer; d-- > 0; outer /= all->length[d]) {
-        offset += outer % all->length[d] * all->stride[d];
-    }
-    if (c->of_runs) {
-        return fy_area_flat(offset + part * c->inner, n * c->inner);
-    }
-    memcpy(length, all->length + c->n_outer, n_dims * sizeof *length);
-    length[0] = n;
-    return fy_area_of(offset + part * all->stride[c->n_outer], all->run_bytes, n_dims, length,
-                      all->stride + c->n_outer);
-}
 
 static band band_of(const fy_registry *registry, const fy_products *p, uint64_t number)
 {
@@ -134,8 +113,8 @@ static band band_of(const fy_registry *registry, const fy_products *p, uint64_t 
     cut c = cut_of(&b.all, fy_cast_element_bytes(p->q.kind));
     uint64_t outer = (number - b.box->first_band) / c.n;
     uint64_t part = (number - b.box->first_band) % c.n * c.most;
-    b.area = slice_of(&b.all, &c, outer, part, fy_min(c.most, c.length - part));
     b.first = (outer * c.length + part) * c.inner;
+    b.bytes = fy_min(c.most, c.length - part) * c.inner;
     return b;
 }
 
@@ -182,35 +161,31 @@ static fy_cast cast_of(const fy_registry *registry, const fy_products *p, const 
     return cast;
 }
 
-/* In place, where base has all bytes of the box in the area. */
-static void multiply(const fy_registry *registry, const fy_products *p, const band *b,
-                     const fy_area *area, void *base)
-{
-    fy_cast cast = cast_of(registry, p, b->box);
-    uint64_t bytes = fy_cast_element_bytes(cast.to_kind);
-    fy_area_cast_cached(&cast, area, base, area, base, b->first / bytes, b->area.bytes / bytes);
-}
-
 void fy_factor_band(const fy_registry *registry, const fy_products *p, void *base, uint64_t number)
 {
     band b = band_of(registry, p, number);
-    multiply(registry, p, &b, &b.all, base);
+    fy_cast cast = cast_of(registry, p, b.box);
+    uint64_t bytes = fy_cast_element_bytes(cast.to_kind);
+    fy_area_cast_cached(&cast, &b.all, base, &b.all, base, b.first / bytes, b.bytes / bytes);
 }
 
-ferry_status fy_factor_band_far(const fy_registry *registry, const fy_products *p,
-                                const ferry_buffer *target, uint64_t number, ferry_error *error)
+/* Bands of a box follow each other in the order of its bytes. */
+ferry_status fy_factor_bands_far(const fy_registry *registry, const fy_products *p,
+                                 const ferry_buffer *target, uint64_t number, uint64_t most,
+                                 uint64_t *n_out, ferry_error *error)
 {
     band b = band_of(registry, p, number);
-    fy_area flat = fy_area_flat(0, b.area.bytes), all = fy_area_flat(0, b.all.bytes);
-    char *memory = fy_alloc(b.area.bytes + 1, 1);
-    FY_TRY(fy_check_memory(memory != NULL, "the values of a plan", error));
-    const fy_now_side there = {.space = fy_space_of(target), .area = &b.area, .base = target->base};
-    const fy_now_side here = {.space = {.kind = FERRY_MEMORY_HOST}, .area = &flat, .base = memory};
-    ferry_status status = fy_copy_now(&here, &there, NULL, error);
-    if (status == FERRY_OK) {
-        multiply(registry, p, &b, &all, (void *)((uintptr_t)memory - b.first));
-        status = fy_copy_now(&there, &here, NULL, error);
+    uint64_t n = 1;
+    for (uint64_t limit = fy_min(most, FAR_BANDS); n < limit; n++) {
+        band next = band_of(registry, p, number + n);
+        if (next.box != b.box) {
+            break;
+        }
+        b.bytes += next.bytes;
     }
-    fy_free(memory);
-    return status;
+    *n_out = n;
+    fy_cast cast = cast_of(registry, p, b.box);
+    uint64_t bytes = fy_cast_element_bytes(cast.to_kind);
+    const fy_now_side there = {.space = fy_space_of(target), .area = &b.all, .base = target->base};
+    return fy_cast_now(&cast, &there, &there, b.first / bytes, b.bytes / bytes, error);
 }

@@ -12,6 +12,8 @@
 #include "exec/now.h"
 #include "service/registry.h"
 
+enum { FAR_BYTES = 64 << 20 }; /* of values that a device multiplies in one step */
+
 void fy_products_free(fy_registry *registry)
 {
     for (size_t i = 0; i < registry->n_products; i++) {
@@ -94,49 +96,77 @@ uint64_t fy_products_scheduled(ferry_service *service)
 typedef struct work {
     const fy_registry *registry;
     const fy_products *products;
-    char *values;    /* of the first element; or of the first of the first band, */
-    bool is_brought; /* which then is the only one */
+    char *values; /* of the first element */
     fy_matrix_bands bands;
     uint64_t first;
 } work;
+
+static uint64_t scale_bytes(const fy_products *p)
+{
+    return p->q.format.scale_kind == FERRY_F32 ? sizeof(float) : 1;
+}
+
+/* The scales of a band; shape_out: of those of its matrix. */
+static const char *scales_of(const work *w, uint64_t band, uint64_t shape_out[2])
+{
+    const fy_products *p = w->products;
+    uint64_t block_row = band % w->bands.n * (w->bands.rows / p->q.format.block[0]);
+    fy_scales_shape(&p->q, shape_out);
+    uint64_t first = (band / w->bands.n * shape_out[0] + block_row) * shape_out[1];
+    return p->scales + first * scale_bytes(p);
+}
 
 /* Cannot fail: what is wrong with a format or a shape was said when it was bound. */
 static void make_band(void *context, uint64_t index)
 {
     const work *w = context;
-    const fy_products *p = w->products;
-    uint64_t band = w->first + index, all[2], shape[2];
-    fy_quantized q = p->q;
-    uint64_t at = fy_band_at(&p->q, &w->bands, band, &q.n_rows);
-    fy_scales_shape(&p->q, all);
+    uint64_t shape[2];
+    fy_quantized q = w->products->q;
+    fy_input scales = {.data = scales_of(w, w->first + index, shape)};
+    uint64_t at = fy_band_at(&w->products->q, &w->bands, w->first + index, &q.n_rows);
     fy_scales_shape(&q, shape);
-    uint64_t bytes = p->q.format.scale_kind == FERRY_F32 ? sizeof(float) : 1;
-    uint64_t block_row = band % w->bands.n * (w->bands.rows / q.format.block[0]);
-    uint64_t first = (band / w->bands.n * all[0] + block_row) * all[1];
-    q.tensor_scale = p->matrix_scales == NULL ? 0 : p->matrix_scales[band / w->bands.n];
-    fy_input scales = {.data = p->scales + first * bytes, .n_bytes = shape[0] * shape[1] * bytes};
-    fy_output values = {.data = w->values + (w->is_brought ? 0 : at),
-                        .n_bytes = q.n_rows * w->bands.row_bytes};
+    uint64_t matrix = (w->first + index) / w->bands.n;
+    const float *given = w->products->matrix_scales;
+    q.tensor_scale = given == NULL ? 0 : given[matrix];
+    scales.n_bytes = shape[0] * shape[1] * scale_bytes(w->products);
+    fy_output values = {.data = w->values + at, .n_bytes = q.n_rows * w->bands.row_bytes};
     (void)fy_scale_values(&q, &scales, &values, NULL);
 }
 
-/* One band of memory that the CPU does not touch. */
-static ferry_status bring_band(const ferry_buffer *target, work *w, ferry_error *error)
+/*
+ * In memory that the CPU does not touch its verbs do the same: of some bands of a matrix at once,
+ * for each call there takes a while. How many they are, at most `most`.
+ */
+static ferry_status make_bands_far(const ferry_buffer *target, const work *w, uint64_t most,
+                                   uint64_t *n_out, ferry_error *error)
 {
-    const fy_space host = {.kind = FERRY_MEMORY_HOST};
-    uint64_t n_rows, at = fy_band_at(&w->products->q, &w->bands, w->first, &n_rows);
-    uint64_t bytes = n_rows * w->bands.row_bytes;
-    char *there = (char *)target->base + at, *memory = fy_alloc(bytes + 1, 1);
-    FY_TRY(fy_check_memory(memory != NULL, "the values of a plan", error));
-    ferry_status status = fy_move_now(host, memory, fy_space_of(target), there, bytes, error);
-    w->values = memory;
-    w->is_brought = true;
-    if (status == FERRY_OK) {
-        make_band(w, 0);
-        status = fy_move_now(fy_space_of(target), there, host, memory, bytes, error);
-    }
-    fy_free(memory);
-    return status;
+    const fy_quantized *q = &w->products->q;
+    uint64_t left = w->bands.n - w->first % w->bands.n, shape[2], n_rows;
+    uint64_t room = FAR_BYTES / (w->bands.rows * w->bands.row_bytes + 1) + 1;
+    uint64_t n = fy_min(fy_min(most, left), room), last_at;
+    uint64_t at = fy_band_at(q, &w->bands, w->first, &n_rows);
+    last_at = fy_band_at(q, &w->bands, w->first + n - 1, &n_rows);
+    n_rows += (last_at - at) / w->bands.row_bytes;
+    const void *scales = scales_of(w, w->first, shape);
+    const float *given = w->products->matrix_scales;
+    uint32_t kind = q->format.scale_kind;
+    fy_cast cast = {
+        .from_kind = q->kind,
+        .to_kind = q->kind,
+        .overflow = FY_OVERFLOW_PLAIN,
+        .has_plain_nans = true,
+        .n_rows = n_rows,
+        .n_columns = q->n_columns,
+        .from_scales = {.values = kind == FERRY_F32 ? scales : NULL,
+                        .powers = kind == FERRY_F8E8M0 ? scales : NULL,
+                        .codes = kind == FERRY_F8E4M3 ? scales : NULL,
+                        .of_matrices = given == NULL ? NULL : given + w->first / w->bands.n,
+                        .block = {q->format.block[0], q->format.block[1]},
+                        .pitch = shape[1]}};
+    fy_area area = fy_area_flat(at, n_rows * w->bands.row_bytes);
+    const fy_now_side there = {.space = fy_space_of(target), .area = &area, .base = target->base};
+    *n_out = n;
+    return fy_cast_now(&cast, &there, &there, 0, n_rows * q->n_columns, error);
 }
 
 /* The same of a parameter. */
@@ -153,10 +183,11 @@ static uint64_t make_some(ferry_service *service, work *w, uint64_t most, ferry_
     const ferry_buffer *target = fy_held_target(&service->registry.held[w->products->target]);
     bool is_in_boxes = w->products->is_in_boxes;
     if (target->kind != FERRY_MEMORY_HOST) {
-        *status_out = is_in_boxes
-                          ? fy_factor_band_far(w->registry, w->products, target, w->first, error)
-                          : bring_band(target, w, error);
-        return 1;
+        uint64_t n = 1;
+        *status_out = is_in_boxes ? fy_factor_bands_far(w->registry, w->products, target, w->first,
+                                                        most, &n, error)
+                                  : make_bands_far(target, w, most, &n, error);
+        return n;
     }
     uint64_t n = fy_min(most, fy_team_size(service->team));
     w->values = target->base;

@@ -1,12 +1,15 @@
 /* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
 /*
  * Verbs of cuda memory against those of the CPU, on random areas of random bits: copies with and
- * without hashes, casts with and without scales, and sums, between memory of the device, pinned
- * and pageable memory of the host, many of them on a queue before anybody waits. Bytes that are not
- * to be written are compared, too. On whatever driver there is, the stand-in or a real one.
+ * without hashes, of a few bytes again and again, too; casts with and without scales of blocks,
+ * quantized blocks, and sums, between memory of the device, pinned and pageable memory of the host,
+ * many of them on a queue before anybody waits. Bytes that are not to be written are compared, too.
+ * On whatever driver there is, the stand-in or a real one.
  */
+#include "base/hash.h"
 #include "exec/exec.h"
 #include "memory/kind.h"
+#include "oracle/convert.h"
 #include "support/check.h"
 
 #include <ferry/dtype.h>
@@ -22,6 +25,7 @@ static const fy_memory_kind *kind;
 static const fy_exec *exec;
 static fy_exec_queue *queue;
 static uint64_t state, seed = 1, n_rounds = 60;
+static bool is_slow; /* kernels are executed from PTX */
 
 static uint64_t draw(uint64_t n)
 {
@@ -215,6 +219,47 @@ static void check_copies(void)
     }
 }
 
+/*
+ * A few bytes that come again and again, of any memory, and so wherever they are written just
+ * before: in the queue's order both.
+ */
+static void check_repeats(void)
+{
+    enum { FEW = 4096, SOURCE = FEW + 64 };
+    static const uint64_t elements[] = {1, 2, 4, 8, 16, 3, 12};
+    store to[AT_ONCE], from[AT_ONCE], origin = open_store(2 * AT_ONCE, SOURCE, ON_DEVICE);
+    fy_area area[AT_ONCE], spare, flat = fy_area_flat(0, SOURCE);
+    uint64_t hash[AT_ONCE], wanted[AT_ONCE], n, none = 0;
+    for (size_t i = 0; i < AT_ONCE; i++) {
+        uint64_t element = elements[draw(COUNT_OF(elements))];
+        draw_pair(element, element, &area[i], &spare, &n);
+        uint64_t part = 1 + draw(FEW / element);
+        for (part = part < n ? part : n; n % part != 0; part--) {}
+        uint64_t again = n / part, first = draw(3) == 0 ? draw(n * element) : 0;
+        fy_area few = fy_area_of(draw(64), part * element, 1, &again, &none);
+        to[i] = open_store(2 * i, end_of(&area[i]), draw_place());
+        from[i] = open_store(2 * i + 1, SOURCE, draw(3) > 0 ? PAGEABLE : draw_place());
+        if (draw(3) == 0) {
+            must(
+                exec->copy(queue, &flat, from[i].base, &flat, origin.base, 0, SOURCE, NULL, &error),
+                &error);
+            memcpy(from[i].image, origin.image, SOURCE);
+        }
+        must(exec->copy(queue, &area[i], to[i].base, &few, from[i].base, first, n * element - first,
+                        &hash[i], &error),
+             &error);
+        must(fy_cpu_exec.copy(NULL, &area[i], to[i].image, &few, from[i].image, first,
+                              n * element - first, &wanted[i], &error),
+             &error);
+    }
+    finish();
+    for (size_t i = 0; i < AT_ONCE; i++) {
+        check_store(&to[i], end_of(&area[i]), "target of what is repeated");
+        check_at(hash[i] == wanted[i], "hash of what is repeated in %s memory",
+                 place_names[to[i].place]);
+    }
+}
+
 static void check_casts(void)
 {
     static const uint32_t kinds[] = {FERRY_F32, FERRY_F16, FERRY_BF16, FERRY_F8E4M3, FERRY_F8E5M2};
@@ -256,6 +301,329 @@ static void check_casts(void)
     check_store(&to, ROOM, "target of a cast");
     check_store(&from, ROOM, "source of a cast");
     check_at(!hashes || hash == wanted, "hash of a cast");
+}
+
+/*
+ * Scales of blocks
+ */
+
+enum { MOST_SCALES = 400000 };
+static float scale_values[2][MOST_SCALES];
+static unsigned char scale_powers[2][MOST_SCALES];
+
+/* Of codes to be made positive; else any, those that are no numbers, too. */
+static void draw_scales(size_t side, uint64_t n)
+{
+    static const uint32_t special[] = {0, 0x80000000, 0x7f800000, 0xff800000, 0x7fc00001, 1};
+    for (uint64_t i = 0; i < n; i++) {
+        uint32_t any = draw(8) == 0 ? special[draw(COUNT_OF(special))] : (uint32_t)draw(1ull << 32);
+        uint32_t bits = side == 0 ? 0x30000000 + (uint32_t)draw(0x20000000) : any;
+        memcpy(&scale_values[side][i], &bits, sizeof bits);
+        scale_powers[side][i] = (unsigned char)(side == 0 ? 60 + draw(130) : draw(256));
+    }
+}
+
+static fy_cast_scales draw_places(uint64_t n_planes, uint64_t rows, uint64_t columns)
+{
+    static const uint64_t blocks[][2] = {{128, 128}, {1, 32}, {1, 16}, {2, 3}, {8, 8}, {1, 1}};
+    enum { MANY = 2000 }; /* columns: with a scale for each there is no room for all at once */
+    size_t block = columns == MANY ? COUNT_OF(blocks) - 1 : draw(COUNT_OF(blocks));
+    fy_cast_scales s = {.block = {blocks[block][0], blocks[block][1]},
+                        .origin = {draw(2) * draw(200), draw(2) * (draw(5) * 8 + draw(2))}};
+    uint64_t high = (rows + s.origin[0]) / s.block[0] + 1;
+    uint64_t wide = (columns + s.origin[1]) / s.block[1] + 1;
+    bool is_turned = draw(4) == 0;
+    s.pitch = is_turned ? 1 : wide + draw(3);
+    s.step = is_turned ? high + draw(3) : draw(2);
+    s.plane = is_turned ? s.step * wide : s.pitch * high;
+    if (draw(3) == 0 && n_planes % 2 == 0) { /* a box of matrices, whose dims are turned */
+        s.n_plane_dims = 2;
+        s.plane_length[0] = n_planes / 2;
+        s.plane_length[1] = 2;
+        s.plane_stride[0] = s.plane;
+        s.plane_stride[1] = s.plane * (n_planes / 2);
+    }
+    return s;
+}
+
+static fy_cast_scales draw_grid(size_t side, uint64_t n_planes, uint64_t rows, uint64_t columns)
+{
+    fy_cast_scales s;
+    do {
+        s = draw_places(n_planes, rows, columns);
+    } while (s.plane * n_planes > MOST_SCALES);
+    draw_scales(side, s.plane * n_planes);
+    if (draw(2) == 0) {
+        s.values = scale_values[side];
+    } else {
+        s.powers = scale_powers[side];
+    }
+    return s;
+}
+
+/* Rows of a matrix of n elements, with gaps if there is room. */
+static fy_area draw_rows(uint64_t bytes, uint64_t n, uint64_t columns)
+{
+    fy_area area;
+    uint64_t gap = draw(2) * draw(3) * 8 + draw(2) * draw(3);
+    gap = n / columns * (columns + gap) * bytes < ROOM - 65536 ? gap : 0;
+    const uint64_t length[2] = {n / columns, columns};
+    const uint64_t stride[2] = {(columns + gap) * bytes, bytes};
+    uint64_t offset = draw(2) == 0 ? 16 * draw(9) : bytes * draw(40) + draw(2);
+    must(fy_area_make(offset, bytes, 2, length, stride, &area, &error), &error);
+    return area;
+}
+
+/* Codes made of values and values of codes, in place too. */
+static void check_scaled(void)
+{
+    static const uint32_t kinds[] = {FERRY_F32, FERRY_F16, FERRY_BF16, FERRY_F8E4M3, FERRY_F8E5M2};
+    bool makes_codes = draw(2) == 0, in_place = !makes_codes && draw(2) == 0;
+    fy_cast cast = {.from_kind = kinds[draw(makes_codes ? 3 : 5)],
+                    .to_kind = kinds[makes_codes ? 3 + draw(2) : draw(3)],
+                    .overflow = makes_codes ? FY_OVERFLOW_CODES : FY_OVERFLOW_PLAIN,
+                    .has_plain_nans = !makes_codes || draw(2) == 0};
+    cast.from_kind = in_place ? cast.to_kind : cast.from_kind;
+    uint64_t planes = 1 + draw(4), columns = draw(2) == 0 ? 8 * (1 + draw(30)) : 1 + draw(200);
+    cast.n_columns = draw(8) == 0 ? 2000 : columns;
+    cast.n_rows = 1 + draw(1 + 100000 / (planes * cast.n_columns));
+    uint64_t n = planes * cast.n_rows * cast.n_columns;
+    const fy_area area[2] = {draw_rows(fy_cast_element_bytes(cast.to_kind), n, cast.n_columns),
+                             draw_rows(fy_cast_element_bytes(cast.from_kind), n, cast.n_columns)};
+    cast.to_scales =
+        makes_codes ? draw_grid(0, planes, cast.n_rows, cast.n_columns) : cast.to_scales;
+    cast.from_scales =
+        makes_codes ? cast.from_scales : draw_grid(1, planes, cast.n_rows, cast.n_columns);
+    store to = open_store(0, ROOM, draw(4) > 0 ? ON_DEVICE : draw_place());
+    store from = in_place ? to : open_store(1, ROOM, draw(4) > 0 ? ON_DEVICE : draw_place());
+    const fy_area *source = in_place ? &area[0] : &area[1];
+    uint64_t first = draw(3) == 0 ? draw(n) : 0;
+    n = draw(3) == 0 ? draw(n - first + 1) : n - first;
+    must(exec->cast(queue, &cast, &area[0], to.base, source, from.base, first, n, NULL, &error),
+         &error);
+    finish();
+    must(fy_cpu_exec.cast(NULL, &cast, &area[0], to.image, source, from.image, first, n, NULL,
+                          &error),
+         &error);
+    check_store(&to, ROOM, makes_codes ? "codes of blocks" : "values of blocks");
+}
+
+/* Blocks of a matrix on the device, quantized there: a slow oracle makes codes and scales, too. */
+typedef struct quantized_case {
+    fy_quantized q;
+    oracle_block how;
+    uint64_t value_bytes, scale_bytes, across;
+} quantized_case;
+
+static quantized_case draw_quantized(void)
+{
+    static const struct {
+        uint32_t kind;
+        oracle_type type;
+    } values[] = {{FERRY_F32, ORACLE_F32}, {FERRY_F16, ORACLE_F16}, {FERRY_BF16, ORACLE_BF16}};
+    const fy_block_format formats[] = {
+        fy_format_f8(128, 128),
+        fy_format_mxfp8(),
+        fy_format_f8(1, 128),
+        {.kind = FERRY_F8E5M2, .scale_kind = FERRY_F32, .rule = FY_SCALE_COVER, .block = {3, 8}},
+        {.kind = FERRY_F8E5M2,
+         .scale_kind = FERRY_F8E8M0,
+         .rule = FY_SCALE_COVER,
+         .block = {40, 5}}};
+    size_t value = draw(COUNT_OF(values));
+    quantized_case c = {.q = {.format = formats[draw(COUNT_OF(formats))],
+                              .kind = values[value].kind,
+                              .n_rows = 1 + draw(200),
+                              .n_columns = draw(2) == 0 ? 8 * (1 + draw(24)) : 1 + draw(150)}};
+    c.how.from = values[value].type;
+    c.how.to = c.q.format.kind == FERRY_F8E4M3 ? ORACLE_F8E4M3 : ORACLE_F8E5M2;
+    c.how.scale_type = c.q.format.scale_kind == FERRY_F32 ? ORACLE_F32 : ORACLE_F8E8M0;
+    c.how.rule = c.q.format.rule == FY_SCALE_LARGEST ? ORACLE_LARGEST
+                 : c.q.format.rule == FY_SCALE_COVER ? ORACLE_COVER
+                                                     : ORACLE_FLOOR;
+    c.value_bytes = fy_cast_element_bytes(c.q.kind);
+    c.scale_bytes = c.q.format.scale_kind == FERRY_F32 ? 4 : 1;
+    c.across = (c.q.n_columns + c.q.format.block[1] - 1) / c.q.format.block[1];
+    return c;
+}
+
+static void check_block(const quantized_case *c, const char *from, const char *codes,
+                        const char *scales, uint64_t down, uint64_t across)
+{
+    static uint32_t elements[128 * 128], wanted[128 * 128];
+    const uint64_t *block = c->q.format.block;
+    uint64_t at[128 * 128], scale_at = down * c->across + across;
+    size_t n = 0;
+    uint32_t scale = 0;
+    for (uint64_t row = down * block[0]; row < (down + 1) * block[0] && row < c->q.n_rows; row++) {
+        for (uint64_t column = across * block[1];
+             column < (across + 1) * block[1] && column < c->q.n_columns; column++) {
+            at[n] = row * c->q.n_columns + column;
+            elements[n] = 0;
+            memcpy(&elements[n], from + at[n] * c->value_bytes, c->value_bytes);
+            n++;
+        }
+    }
+    memcpy(&scale, scales + scale_at * c->scale_bytes, c->scale_bytes);
+    uint32_t wanted_scale = oracle_quantize(&c->how, elements, n, wanted);
+    check_at(scale == wanted_scale, "scale %llu is %x, not %x", (unsigned long long)scale_at, scale,
+             wanted_scale);
+    for (size_t i = 0; i < n; i++) {
+        check_at((unsigned char)codes[at[i]] == wanted[i], "code %llu is %x, not %x",
+                 (unsigned long long)at[i], (unsigned char)codes[at[i]], wanted[i]);
+    }
+}
+
+static void check_quantized(void)
+{
+    static float largest[1 << 16];
+    static char scales[4 << 16], codes[1 << 16];
+    quantized_case c = draw_quantized();
+    uint64_t n = c.q.n_rows * c.q.n_columns, shape[2];
+    uint64_t offset = draw(2) == 0 ? 16 * draw(9) : c.value_bytes * draw(40);
+    store from = open_store(0, ROOM, ON_DEVICE), to = open_store(1, ROOM, ON_DEVICE);
+    if (draw(2) == 0) { /* nothing but zeros, or no number at all, in some blocks */
+        memset(from.image + offset, draw(2) == 0 ? 0 : 0xff, draw(n) * c.value_bytes);
+        move(from.base, from.image, ROOM);
+    }
+    const fy_blocks blocks = {.kind = c.q.kind,
+                              .n_rows = c.q.n_rows,
+                              .n_columns = c.q.n_columns,
+                              .block = {c.q.format.block[0], c.q.format.block[1]}};
+    must(exec->largest(queue, &blocks, from.base + offset, largest, &error), &error);
+    finish();
+    fy_scales_shape(&c.q, shape);
+    fy_scales_of_largest(&c.q, largest, scales, shape[0] * shape[1]);
+    const fy_cast cast = {.from_kind = c.q.kind,
+                          .to_kind = c.q.format.kind,
+                          .overflow = FY_OVERFLOW_CODES,
+                          .n_rows = c.q.n_rows,
+                          .n_columns = c.q.n_columns,
+                          .to_scales = {.values = largest,
+                                        .block = {blocks.block[0], blocks.block[1]},
+                                        .pitch = shape[1]}};
+    fy_area from_area = fy_area_flat(offset, n * c.value_bytes), to_area = fy_area_flat(0, n);
+    must(exec->cast(queue, &cast, &to_area, to.base, &from_area, from.base, 0, n, NULL, &error),
+         &error);
+    finish();
+    move(codes, to.base, n);
+    for (uint64_t i = 0; i < shape[0] * shape[1]; i++) {
+        check_block(&c, from.image + offset, codes, scales, i / shape[1], i % shape[1]);
+    }
+}
+
+/*
+ * Digests
+ */
+
+enum { N_DIGESTS = 100 };
+static uint64_t found_digests[N_DIGESTS], seen_digests[N_DIGESTS];
+
+static void look_at_digests(void *context)
+{
+    (void)context;
+    memcpy(seen_digests, found_digests, sizeof seen_digests);
+}
+
+/* XXH3 of the bytes as they lie behind each other. */
+static uint64_t digest_of(const fy_area *area, const char *base, uint64_t first, uint64_t bytes)
+{
+    static char packed[ROOM];
+    uint64_t at, n, used = 0;
+    fy_area_walk walk = fy_area_walk_of(area, first, bytes);
+    for (; fy_area_next(&walk, &at, &n); used += n) {
+        memcpy(packed + used, base + at, n);
+    }
+    return fy_hash64(packed, bytes);
+}
+
+/* Bytes of the device's memory that are hashed: of all lengths that XXH3 tells apart. */
+static fy_area draw_hashed(uint64_t *first_out, uint64_t *bytes_out)
+{
+    static const uint64_t lengths[] = {0,    1,    4,    9,    16,   17,   128,  129,  240,    241,
+                                       1023, 1024, 1025, 1087, 1088, 1089, 2048, 2049, 1 << 20};
+    static const uint64_t most[] = {300, 5000, 300000, 1 << 20};
+    uint64_t bytes = draw(2) == 0 ? lengths[draw(COUNT_OF(lengths))] : draw(most[draw(4)]);
+    bytes = is_slow && bytes > 20000 ? bytes / 50 : bytes;
+    uint64_t first = draw(3) == 0 ? draw(2000) : 0, all = first + bytes + draw(100);
+    uint64_t at = draw(2) == 0 ? draw(5000) * 16 : draw(80000);
+    fy_area area = fy_area_flat(at, all + 1);
+    if (draw(3) == 0) {
+        const uint64_t rows[] = {1 + draw(3000), 16 * (1 + draw(200)), 1024};
+        uint64_t row = rows[draw(3)], length[2] = {all / row + 1, row};
+        const uint64_t stride[2] = {row + draw(2) * 16 + (draw(2) == 0 ? draw(16) : 0), 1};
+        must(fy_area_make(at, 1, 2, length, stride, &area, &error), &error);
+    }
+    *first_out = first;
+    *bytes_out = bytes;
+    return end_of(&area) <= ROOM ? area : fy_area_flat(at, all + 1);
+}
+
+/* Many under way at once, and bytes that change behind them before anybody waits. */
+static void test_digests(void **unused)
+{
+    uint64_t wanted[N_DIGESTS], first, bytes, n_seen = 0;
+    (void)unused;
+    state = seed;
+    store data = open_store(0, ROOM, ON_DEVICE), other = open_store(1, 65536, PAGEABLE);
+    store near = open_store(2, 65536, ON_DEVICE);
+    for (size_t i = 0; i < N_DIGESTS; i++) {
+        fy_area area = draw_hashed(&first, &bytes), flat = fy_area_flat(0, 1 + draw(65536));
+        wanted[i] = digest_of(&area, data.image, first, bytes);
+        must(exec->hash(queue, &area, data.base, first, bytes, &found_digests[i], &error), &error);
+        if (draw(6) == 0) {
+            bool by_host = i > N_DIGESTS / 2 && draw(3) == 0; /* which ends what is under way */
+            const store *from = by_host ? &other : &near;
+            uint64_t at = draw(ROOM - 65536);
+            must(exec->copy(queue, &flat, data.base + at, &flat, from->base, 0, flat.bytes, NULL,
+                            &error),
+                 &error);
+            memcpy(data.image + at, from->image, flat.bytes);
+        }
+        if (i == N_DIGESTS / 2) { /* those before it are there in its turn */
+            must(exec->call(queue, look_at_digests, NULL, &error), &error);
+            n_seen = i + 1;
+        }
+    }
+    finish();
+    for (size_t i = 0; i < N_DIGESTS; i++) {
+        check_at(found_digests[i] == wanted[i], "digest %zu of %d, seed %llu", i, (int)N_DIGESTS,
+                 (unsigned long long)seed);
+        check_at(i >= n_seen || seen_digests[i] == wanted[i], "digest %zu is not there in time", i);
+    }
+    check_store(&data, ROOM, "what was hashed");
+}
+
+/* More than there is room for at once, beside others, before and behind it. */
+static void test_long_digest(void **unused)
+{
+    enum { LONG = 67 << 20 };
+    uint64_t found[4] = {0}, wanted[4], at[] = {0, 16, 32, 5}, bytes[] = {3 << 20, 0, 5000, 0};
+    void *base, *device;
+    fy_area flat = fy_area_flat(0, LONG);
+    (void)unused;
+    if (is_slow) { /* as it must be long, and shows nothing there that shorter ones do not */
+        return;
+    }
+    state = seed;
+    must(kind->alloc(0, LONG, &device, &error), &error);
+    if (posix_memalign(&base, 4096, LONG) != 0) {
+        fail_msg("no memory");
+    }
+    fill(base, LONG);
+    bytes[1] = LONG - 16 - draw(1000);
+    bytes[3] = (2 << 20) + draw(3 << 20);
+    must(exec->copy(queue, &flat, device, &flat, base, 0, LONG, NULL, &error), &error);
+    for (size_t i = 0; i < COUNT_OF(found); i++) {
+        must(exec->hash(queue, &flat, device, at[i], bytes[i], &found[i], &error), &error);
+        wanted[i] = fy_hash64((const char *)base + at[i], bytes[i]);
+    }
+    finish();
+    for (size_t i = 0; i < COUNT_OF(found); i++) {
+        check_at(found[i] == wanted[i], "digest of %llu bytes", (unsigned long long)bytes[i]);
+    }
+    kind->free(0, device, LONG);
+    free(base);
 }
 
 /*
@@ -388,7 +756,12 @@ static void test_random(void **unused)
             print_message("seed %llu\n", (unsigned long long)(seed + round));
         }
         check_copies();
+        check_repeats();
         check_casts();
+        for (int i = 0; i < (n_rounds < 20 && !is_slow ? 6 : 1); i++) {
+            check_scaled();
+            check_quantized();
+        }
         check_sums();
     }
 }
@@ -401,9 +774,11 @@ int main(int argc, char **argv)
     must(fy_memory_get(FERRY_MEMORY_CUDA, &kind, &error), &error);
     exec = kind->exec;
     must(exec->queue_open(0, NULL, &queue, &error), &error);
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_edges),
-                                       cmocka_unit_test(test_patterns),
-                                       cmocka_unit_test(test_random)};
+    is_slow = getenv("STANDIN_PTX") != NULL;
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_digests), cmocka_unit_test(test_long_digest),
+        cmocka_unit_test(test_edges), cmocka_unit_test(test_patterns),
+        cmocka_unit_test(test_random)};
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
     exec->queue_close(queue);
     return failed;

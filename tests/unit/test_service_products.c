@@ -5,6 +5,7 @@
  */
 #include "service_ends.h"
 
+#include "base/checked.h"
 #include "service/registry.h"
 
 #include <math.h>
@@ -190,12 +191,13 @@ static void test_bands(void **state)
             const fy_products *p = open_case(&c, &registry, memory);
             const ferry_buffer target = ferry_buffer_of(memory, c.elements * sizeof *memory);
             most = p->n_bands > most ? p->n_bands : most;
-            for (uint64_t band = p->n_bands; band-- > 0;) {
-                if (is_far == 1) {
-                    must(fy_factor_band_far(&registry, p, &target, band, &error), &error);
-                } else {
-                    fy_factor_band(&registry, p, memory, band);
-                }
+            for (uint64_t band = p->n_bands; is_far == 0 && band-- > 0;) {
+                fy_factor_band(&registry, p, memory, band);
+            }
+            for (uint64_t band = 0, n; is_far == 1 && band < p->n_bands; band += n) {
+                uint64_t limit = fy_min(1 + number % 3, p->n_bands - band);
+                must(fy_factor_bands_far(&registry, p, &target, band, limit, &n, &error), &error);
+                assert_in_range(n, 1, limit);
             }
             expect_products(&c, memory, number);
             fy_registry_cleanup(&registry);

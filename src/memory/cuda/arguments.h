@@ -17,6 +17,11 @@ enum {
     FY_CUDA_PAIR = 2,      /* and what each of them has under way */
     FY_CUDA_WINDOW = 16,   /* bytes of a window of fy_cuda_copy_rows */
     FY_CUDA_MOST_DIMS = 8,
+    FY_CUDA_STRIP = 16,          /* rows of a block that one thread looks at */
+    FY_CUDA_HASH_BLOCK = 1024,   /* bytes of XXH3 between two scrambles */
+    FY_CUDA_HASH_LANES = 8,      /* numbers of a digest that is under way */
+    FY_CUDA_HASH_SECRETS = 23,   /* words of the secret that a block's stripes meet */
+    FY_CUDA_MOST_DIGESTS = 32,   /* of a launch */
     FY_CUDA_MOST_SOURCES = 64,   /* of a sum */
     FY_CUDA_MOST_UNITS = 1 << 30 /* of a launch, of a run and of a dim: see divided() */
 };
@@ -94,7 +99,13 @@ typedef enum fy_cuda_number {
 } fy_cuda_number;
 
 /* What a cast does beside the change of type. */
-enum { FY_CUDA_SATURATES = 1, FY_CUDA_MULTIPLIES = 2, FY_CUDA_ADDS = 4 };
+enum {
+    FY_CUDA_SATURATES = 1,
+    FY_CUDA_MULTIPLIES = 2,
+    FY_CUDA_ADDS = 4,
+    FY_CUDA_CODES = 8,      /* saturates as codes of blocks do */
+    FY_CUDA_PLAIN_NANS = 16 /* see fy_cast */
+};
 
 /* fy_cuda_cast_8, _4 (to f32) and _1: a unit is so many numbers; sides of units of different sizes.
  */
@@ -106,6 +117,41 @@ typedef struct fy_cuda_cast {
     float scale, add;
 } fy_cuda_cast;
 
+/* Scales of one side of a cast, as fy_cast_scales has them, but in memory that the device reads. */
+typedef struct fy_cuda_scales {
+    uint64_t numbers; /* the address that number 0 would have; 0: there are no scales */
+    uint64_t pitch, step, plane;
+    uint32_t are_powers; /* f8e8m0, else f32 */
+    uint32_t n_plane_dims;
+    fy_cuda_divisor block[2]; /* of value 0: one scale for all */
+    uint32_t origin[2];
+    fy_cuda_divisor plane_length[FY_CUDA_MOST_DIMS];
+    uint64_t plane_stride[FY_CUDA_MOST_DIMS];
+} fy_cuda_scales;
+
+/* fy_cuda_scaled_8 and _1: a cast whose numbers have scales; the eight of a unit have the same. */
+typedef struct fy_cuda_scaled {
+    fy_cuda_cast cast;
+    fy_cuda_scales to_scales, from_scales;
+    fy_cuda_divisor n_rows, n_columns; /* of a matrix */
+    uint32_t plane, row, column;       /* of the launch's first number */
+    uint32_t spare[3];
+} fy_cuda_scaled;
+
+/*
+ * fy_cuda_largest_8 and _1: the largest finite magnitudes of blocks, as bits of f32, in words that
+ * are 0 before. A unit is so many numbers side by side, of some rows of one block.
+ */
+typedef struct fy_cuda_largest {
+    uint64_t from, pitch; /* of the first number; bytes from a row to the next */
+    uint64_t to;          /* a word for each block, row by row */
+    fy_cuda_divisor across, strips, block_columns; /* units of a row; strips of rows of a block */
+    uint32_t block_rows, n_rows, n_blocks;         /* n_blocks: beside each other */
+    uint32_t type;                                 /* fy_cuda_number */
+    uint32_t n_units;
+    uint32_t spare;
+} fy_cuda_largest;
+
 /* fy_cuda_sum_8 and _1: n_units of so many numbers, as exec/sum.h. */
 typedef struct fy_cuda_sum {
     uint64_t sources[FY_CUDA_MOST_SOURCES];
@@ -115,6 +161,34 @@ typedef struct fy_cuda_sum {
     uint32_t source_type, target_type; /* fy_cuda_number */
     uint32_t spare;
 } fy_cuda_sum;
+
+/*
+ * fy_cuda_hash_sums: what each block of XXH3 adds to a digest, whatever came before it. Blocks lie
+ * side by side from a multiple of 16 on, and so do their sums, FY_CUDA_HASH_LANES of 64 bits each.
+ * A unit of the launch has two neighbours of these.
+ */
+typedef struct fy_cuda_hash {
+    uint64_t from, sums;
+    uint64_t secret[FY_CUDA_HASH_SECRETS];
+    uint32_t n_units;
+    uint32_t spare;
+} fy_cuda_hash;
+
+/* A digest that goes on over n_blocks, whose sums lie side by side. */
+typedef struct fy_cuda_digest {
+    uint64_t sums, numbers;    /* addresses; numbers are what it has come to, and comes to */
+    uint32_t n_blocks, begins; /* begins: it has come to nothing yet */
+} fy_cuda_digest;
+
+/* fy_cuda_hash_chain: the one thing that is in order, a number by one thread. */
+typedef struct fy_cuda_chain {
+    fy_cuda_digest digests[FY_CUDA_MOST_DIGESTS];
+    uint64_t begin[FY_CUDA_HASH_LANES];  /* what numbers are of no bytes */
+    uint64_t secret[FY_CUDA_HASH_LANES]; /* of a scramble, and by what that multiplies */
+    uint64_t factor;
+    uint32_t n_digests;
+    uint32_t spare;
+} fy_cuda_chain;
 
 /*
  * Kernels that meet: X(name, its argument). Their blocks wait for those of other launches, so all
@@ -134,8 +208,14 @@ typedef struct fy_cuda_sum {
     X(fy_cuda_cast_8, fy_cuda_cast)                                                                \
     X(fy_cuda_cast_4, fy_cuda_cast)                                                                \
     X(fy_cuda_cast_1, fy_cuda_cast)                                                                \
+    X(fy_cuda_scaled_8, fy_cuda_scaled)                                                            \
+    X(fy_cuda_scaled_1, fy_cuda_scaled)                                                            \
+    X(fy_cuda_largest_8, fy_cuda_largest)                                                          \
+    X(fy_cuda_largest_1, fy_cuda_largest)                                                          \
     X(fy_cuda_sum_8, fy_cuda_sum)                                                                  \
-    X(fy_cuda_sum_1, fy_cuda_sum)
+    X(fy_cuda_sum_1, fy_cuda_sum)                                                                  \
+    X(fy_cuda_hash_sums, fy_cuda_hash)                                                             \
+    X(fy_cuda_hash_chain, fy_cuda_chain)
 
 #define FY_CUDA_KERNELS(X) FY_CUDA_PLAIN_KERNELS(X) FY_CUDA_MEETING_KERNELS(X)
 

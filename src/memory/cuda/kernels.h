@@ -201,16 +201,37 @@ FY_DEVICE float saturated(uint32_t type, float value)
     }
 }
 
+/* As that of codes of blocks: an infinity is NaN in f8e4m3, too. */
+FY_DEVICE float coded(uint32_t type, float value)
+{
+    return type == FY_CUDA_F8E4M3 ? capped(value, MOST_F8E4M3, F32_INFINITY)
+                                  : saturated(type, value);
+}
+
+FY_DEVICE bool is_nan(float value)
+{
+    return (bits_of(value) & 0x7fffffff) > F32_INFINITY;
+}
+
 /* A NaN that is reckoned with becomes quiet; devices would forget the rest of it. */
+FY_DEVICE float quiet(float value)
+{
+    return float_of(bits_of(value) | 0x400000);
+}
+
 FY_DEVICE float changed(const fy_cuda_cast *a, float value)
 {
     uint32_t reckons = a->changes & (FY_CUDA_MULTIPLIES | FY_CUDA_ADDS);
-    if (reckons != 0 && (bits_of(value) & 0x7fffffff) > F32_INFINITY) {
-        value = float_of(bits_of(value) | 0x400000);
+    if (reckons != 0 && is_nan(value)) {
+        value = quiet(value);
     } else {
         value = (a->changes & FY_CUDA_MULTIPLIES) != 0 ? fy_times(value, a->scale) : value;
         value = (a->changes & FY_CUDA_ADDS) != 0 ? fy_plus(value, a->add) : value;
     }
+    if ((a->changes & FY_CUDA_PLAIN_NANS) != 0 && is_nan(value)) {
+        value = float_of(0x7fc00000);
+    }
+    value = (a->changes & FY_CUDA_CODES) != 0 ? coded(a->to_type, value) : value;
     return (a->changes & FY_CUDA_SATURATES) != 0 ? saturated(a->to_type, value) : value;
 }
 
@@ -531,7 +552,7 @@ FY_KERNEL(fy_cuda_cast_1, fy_cuda_cast)
 /* A sum that is NaN is the same one everywhere: see exec/sum.h. */
 FY_DEVICE float with_one_nan(float value)
 {
-    return (bits_of(value) & 0x7fffffff) > F32_INFINITY ? float_of(0x7fc00000) : value;
+    return is_nan(value) ? float_of(0x7fc00000) : value;
 }
 
 FY_DEVICE uint32_t bytes_of(uint32_t type)
@@ -683,4 +704,6 @@ FY_KERNEL(fy_cuda_copy_rows, fy_cuda_rows)
     }
 }
 
+#include "memory/cuda/hash_kernel.h"
 #include "memory/cuda/lanes_kernel.h"
+#include "memory/cuda/scale_kernel.h"

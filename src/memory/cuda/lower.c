@@ -48,6 +48,15 @@ uint64_t fy_cuda_windows_of(uint64_t row_bytes)
     return (row_bytes + FY_CUDA_WINDOW - 2) / FY_CUDA_WINDOW + 1; /* with 15 bytes before it */
 }
 
+bool fy_cuda_repeats(const fy_area *area)
+{
+    uint64_t all = 0;
+    for (uint32_t d = 0; d < area->n_dims; d++) {
+        all |= area->stride[d];
+    }
+    return area->n_dims > 0 && all == 0;
+}
+
 bool fy_cuda_is_flat(fy_cuda_place place, uint64_t first, uint64_t bytes, uint64_t *address_out)
 {
     fy_area_walk walk = fy_area_walk_of(place.area, first, bytes);

@@ -32,6 +32,9 @@ uint64_t fy_cuda_row_of(fy_cuda_place to, fy_cuda_place from);
 /* Windows of a row of these bytes, wherever it begins. */
 uint64_t fy_cuda_windows_of(uint64_t row_bytes);
 
+/* Whether an area says the same run again and again. */
+bool fy_cuda_repeats(const fy_area *area);
+
 /* Whether bytes [first, first + bytes) lie side by side; their address then. */
 bool fy_cuda_is_flat(fy_cuda_place place, uint64_t first, uint64_t bytes, uint64_t *address_out);
 

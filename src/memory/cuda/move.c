@@ -120,12 +120,18 @@ static ferry_status move_units(fy_exec_queue *queue, fy_cuda_place t, fy_cuda_pl
 static ferry_status move_any(fy_exec_queue *queue, fy_cuda_place t, fy_cuda_place f, uint64_t first,
                              uint64_t bytes, ferry_error *error);
 
-/* A window takes as long as some units do, and rows are in more windows than they need. */
-static bool pays(uint64_t row_bytes, uint32_t unit)
+enum { LEAST_REPEATED = 128 };
+
+/*
+ * A window takes as long as some units do, and rows are in more windows than they need. But what
+ * is read again and again stays near the threads that read windows.
+ */
+static bool pays(uint64_t row_bytes, uint32_t unit, bool repeats)
 {
     uint64_t windows = row_bytes == 0 ? 0 : fy_cuda_windows_of(row_bytes);
-    return unit < FY_CUDA_WINDOW && windows > 0 && row_bytes <= FY_CUDA_MOST_UNITS &&
-           2 * (row_bytes / unit) >= 3 * windows;
+    bool is_less = unit < FY_CUDA_WINDOW && 2 * (row_bytes / unit) >= 3 * windows;
+    return windows > 0 && row_bytes <= FY_CUDA_MOST_UNITS &&
+           (is_less || (repeats && row_bytes >= LEAST_REPEATED));
 }
 
 /* Whole rows by windows, and what is before and behind them, which is within a row, otherwise. */
@@ -157,8 +163,9 @@ static ferry_status move_any(fy_exec_queue *queue, fy_cuda_place t, fy_cuda_plac
         return copy_bytes(queue, to_address, from_address, bytes, error);
     }
     uint32_t unit = (uint32_t)fy_min(fy_cuda_unit_of(t), fy_cuda_unit_of(f));
-    return pays(row_bytes, unit) ? move_rows(queue, t, f, row_bytes, first, bytes, error)
-                                 : move_units(queue, t, f, unit, first, bytes, error);
+    return pays(row_bytes, unit, fy_cuda_repeats(f.area))
+               ? move_rows(queue, t, f, row_bytes, first, bytes, error)
+               : move_units(queue, t, f, unit, first, bytes, error);
 }
 
 ferry_status fy_cuda_move(fy_exec_queue *queue, const fy_area *to, void *to_base,

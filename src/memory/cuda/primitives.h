@@ -141,6 +141,12 @@ FY_DEVICE void fy_store1(uint64_t at, uint32_t v)
     asm volatile("st.global.u8 [%0],%1;" ::"l"(at), "r"(v) : "memory");
 }
 
+/* A word becomes no less than v, whoever else raises it at the same time. */
+FY_DEVICE void fy_raise4(uint64_t at, uint32_t v)
+{
+    asm volatile("red.relaxed.gpu.global.max.u32 [%0],%1;" ::"l"(at), "r"(v) : "memory");
+}
+
 /* As fy_load16, of what a thread beside this one reads, too: the first cache keeps it. */
 FY_DEVICE fy_v16 fy_load16_again(uint64_t at)
 {
@@ -212,6 +218,11 @@ FY_DEVICE float fy_times(float a, float b)
 FY_DEVICE float fy_plus(float a, float b)
 {
     return __fadd_rn(a, b);
+}
+
+FY_DEVICE float fy_over(float a, float b)
+{
+    return __fdiv_rn(a, b);
 }
 
 #else
@@ -320,6 +331,12 @@ FY_DEVICE fy_v16 fy_load16_again(uint64_t at)
     return fy_load16(at);
 }
 
+FY_DEVICE void fy_raise4(uint64_t at, uint32_t v) /* threads take turns */
+{
+    uint32_t before = fy_load4(at);
+    fy_store4(at, v > before ? v : before);
+}
+
 FY_DEVICE uint32_t fy_funnel(uint32_t low, uint32_t high, uint32_t bits)
 {
     return (uint32_t)(((uint64_t)high << 32 | low) >> bits);
@@ -336,6 +353,11 @@ FY_DEVICE float fy_times(float a, float b)
 FY_DEVICE float fy_plus(float a, float b)
 {
     return a + b;
+}
+
+FY_DEVICE float fy_over(float a, float b)
+{
+    return a / b;
 }
 
 #endif

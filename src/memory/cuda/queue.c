@@ -3,9 +3,11 @@
 
 #include "base/alloc.h"
 #include "memory/cuda/apart.h"
+#include "memory/cuda/digest.h"
 #include "memory/cuda/graph.h"
 #include "memory/cuda/late.h"
 #include "memory/cuda/memory.h"
+#include "memory/cuda/scratch.h"
 #include "memory/cuda/watch.h"
 
 #include <string.h>
@@ -122,6 +124,7 @@ ferry_status fy_cuda_add_job(fy_exec_queue *queue, fy_cuda_job *job,
                              void (*run)(fy_cuda_job *job, bool failed), ferry_error *error)
 {
     *job = (fy_cuda_job){.queue = queue, .run = run};
+    (void)fy_cuda_end_digests(queue, NULL); /* a failure is the queue's, and so the job's */
     pthread_mutex_lock(&queue->lock);
     *queue->last = job;
     queue->last = &job->next;
@@ -329,9 +332,13 @@ static ferry_status perform_mark(fy_exec_queue *queue, const fy_cuda_late *what,
     const late_mark *one = (const late_mark *)what;
     FY_TRY(fy_cuda_begin(queue, error));
     uint64_t before = queue->n_issued;
-    CUresult result = fy_cuda.cuStreamWriteValue64(queue->stream, address_of(&queue->words->done),
-                                                   one->number, CU_STREAM_WRITE_VALUE_DEFAULT);
-    ferry_status status = fy_cuda_check(result, "letting a stream write a word", error);
+    ferry_status status = fy_cuda_end_digests(queue, error);
+    if (status == FERRY_OK) {
+        CUresult result =
+            fy_cuda.cuStreamWriteValue64(queue->stream, address_of(&queue->words->done),
+                                         one->number, CU_STREAM_WRITE_VALUE_DEFAULT);
+        status = fy_cuda_check(result, "letting a stream write a word", error);
+    }
     if (status == FERRY_OK) {
         queue->n_issued++;
     } else if (queue->is_late) { /* whoever waits for it was not told */
@@ -531,8 +538,9 @@ static ferry_status make(const fy_cuda_device *device, fy_exec_queue **queue_out
     fy_exec_queue *fresh = fy_alloc_zeroed(1, sizeof *fresh);
     void *pinned = NULL;
     FY_TRY(fy_check_memory(fresh != NULL, "a CUDA queue", error));
-    ferry_status status =
-        fy_cuda_pinned_alloc(FY_CUDA_WORDS_BYTES + FY_CUDA_STAGING_BYTES, &pinned, error);
+    ferry_status status = fy_cuda_pinned_alloc(FY_CUDA_WORDS_BYTES + FY_CUDA_STAGING_BYTES +
+                                                   FY_CUDA_MOST_DIGESTS * FY_CUDA_SLOT_BYTES,
+                                               &pinned, error);
     if (status != FERRY_OK) {
         fy_free(fresh);
         return status;
@@ -541,6 +549,7 @@ static ferry_status make(const fy_cuda_device *device, fy_exec_queue **queue_out
     fresh->words = pinned;
     memset(pinned, 0, FY_CUDA_WORDS_BYTES);
     fresh->staging = (char *)pinned + FY_CUDA_WORDS_BYTES;
+    fresh->slots = fresh->staging + FY_CUDA_STAGING_BYTES;
     fresh->last = &fresh->first;
     fresh->last_wait = &fresh->waits;
     fresh->last_late = &fresh->late;
@@ -596,6 +605,7 @@ static ferry_status open_one(const fy_cuda_device *device, void *native, fy_exec
         FY_TRY(check_stream(device, native, error));
     }
     FY_TRY(get(device, &one, error));
+    fy_cuda_forget_digests(one);
     FY_TRY(give_stream(one, native, error));
     __atomic_store_n(&one->n_users, 1, __ATOMIC_RELEASE);
     *queue_out = one;
@@ -675,6 +685,16 @@ ferry_status fy_cuda_queue_meets(fy_exec_queue *queue, ferry_error *error)
     return status;
 }
 
+/* Under the list's lock. */
+static bool is_any_open(const fy_cuda_device *device)
+{
+    const fy_exec_queue *one = queues;
+    while (one != NULL && (one->device != device || one->n_users == 0)) {
+        one = one->next;
+    }
+    return one != NULL;
+}
+
 void fy_cuda_queue_close(fy_exec_queue *queue)
 {
     if (queue == NULL) {
@@ -687,7 +707,11 @@ void fy_cuda_queue_close(fy_exec_queue *queue)
         fy_cuda_nap(i);
         pthread_mutex_lock(&list_lock);
     }
+    CUdeviceptr scratch = queue->n_users == 1 ? queue->scratch : 0;
+    queue->scratch = queue->n_users == 1 ? 0 : queue->scratch;
     __atomic_store_n(&queue->n_users, queue->n_users - 1, __ATOMIC_RELEASE);
     queue->meets = queue->meets && queue->n_users > 0;
+    bool is_used = is_any_open(queue->device);
     pthread_mutex_unlock(&list_lock);
+    fy_cuda_scratch_end(queue->device, scratch, is_used);
 }

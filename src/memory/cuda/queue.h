@@ -25,7 +25,11 @@ typedef struct fy_cuda_words {
     _Atomic uint64_t probes[FY_CUDA_N_PROBES];
 } fy_cuda_words;
 
-enum { FY_CUDA_WORDS_BYTES = 4096, FY_CUDA_STAGING_BYTES = 1 << 20 };
+enum {
+    FY_CUDA_WORDS_BYTES = 4096,
+    FY_CUDA_STAGING_BYTES = 1 << 20,
+    FY_CUDA_SLOT_BYTES = 1280 /* what a digest of a device's leaves to the host */
+};
 
 _Static_assert(sizeof(fy_cuda_words) <= FY_CUDA_WORDS_BYTES, "a page holds them");
 
@@ -50,6 +54,14 @@ typedef struct fy_cuda_wait {
     uint64_t number;
 } fy_cuda_wait;
 
+/* Digests that kernels make, and the host ends: of digest.c. Under calls. */
+typedef struct fy_cuda_digests {
+    uint32_t n, n_blocks; /* of those that are under way; whose sums are in the scratch */
+    uint64_t bytes[FY_CUDA_MOST_DIGESTS], first[FY_CUDA_MOST_DIGESTS];
+    uint64_t *out[FY_CUDA_MOST_DIGESTS];
+    fy_cuda_chain chain; /* the next launch */
+} fy_cuda_digests;
+
 struct fy_exec_queue {
     fy_exec_queue *next; /* of all that were ever made, open or not: they stay */
     const fy_cuda_device *device;
@@ -58,6 +70,8 @@ struct fy_exec_queue {
     CUstream stream, own;
     fy_cuda_words *words;
     char *staging;
+    char *slots;         /* of digests, pinned as what is before them */
+    CUdeviceptr scratch; /* scratch.h; 0: it has none yet */
 
     pthread_mutex_t calls; /* who calls verbs has it, so that those of two callers do not mix */
     uint64_t n_marks, n_gates;
@@ -65,6 +79,7 @@ struct fy_exec_queue {
     struct fy_cuda_late *late, **last_late; /* what comes when a word is there, the wait first */
     _Atomic bool is_held;                   /* late is not NULL */
     bool is_late; /* what is performed just now was given before, and nobody hears of it */
+    fy_cuda_digests digests;
 
     pthread_mutex_t lock; /* of what follows */
     fy_cuda_job *first, **last;

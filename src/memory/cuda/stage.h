@@ -16,6 +16,7 @@ typedef struct fy_cuda_side_of {
     const fy_area *area;
     void *base;      /* of a source only read */
     bool is_reached; /* the device's memory, or pinned */
+    bool is_device;  /* the device's */
 } fy_cuda_side_of;
 
 /* Bytes of an element of that kind of numbers. */

@@ -3,14 +3,16 @@
 
 #include "base/alloc.h"
 #include "base/checked.h"
+#include "memory/cuda/blocks.h"
+#include "memory/cuda/casts.h"
+#include "memory/cuda/digest.h"
 #include "memory/cuda/graph.h"
 #include "memory/cuda/late.h"
 #include "memory/cuda/lower.h"
 #include "memory/cuda/memory.h"
 #include "memory/cuda/queue.h"
+#include "memory/cuda/scratch.h"
 #include "memory/cuda/stage.h"
-
-#include <ferry/dtype.h>
 
 #include <string.h>
 
@@ -25,15 +27,16 @@ static bool reaches(int32_t device, fy_space space)
 
 /* A side. Entered. */
 static ferry_status side_of(const fy_exec_queue *queue, const fy_area *area, const void *base,
-                            fy_cuda_side_of *side_out, bool *is_device_out, ferry_error *error)
+                            fy_cuda_side_of *side_out, ferry_error *error)
 {
     uint64_t begin, end;
     fy_cuda_reach reach;
     fy_area_hull(area, &begin, &end);
     FY_TRY(fy_cuda_reach_of(queue->device, base, begin, end, queue->is_late, &reach, error));
-    *side_out = (fy_cuda_side_of){
-        .area = area, .base = (void *)(uintptr_t)base, .is_reached = reach != FY_CUDA_PAGEABLE};
-    *is_device_out = reach == FY_CUDA_OURS;
+    *side_out = (fy_cuda_side_of){.area = area,
+                                  .base = (void *)(uintptr_t)base,
+                                  .is_reached = reach != FY_CUDA_PAGEABLE,
+                                  .is_device = reach == FY_CUDA_OURS};
     return FERRY_OK;
 }
 
@@ -42,10 +45,9 @@ static ferry_status sides_of(const fy_exec_queue *queue, const fy_area *to, void
                              const fy_area *from, const void *from_base,
                              fy_cuda_side_of sides_out[2], ferry_error *error)
 {
-    bool is_device[2];
-    FY_TRY(side_of(queue, to, to_base, &sides_out[0], &is_device[0], error));
-    FY_TRY(side_of(queue, from, from_base, &sides_out[1], &is_device[1], error));
-    if (!is_device[0] && !is_device[1]) {
+    FY_TRY(side_of(queue, to, to_base, &sides_out[0], error));
+    FY_TRY(side_of(queue, from, from_base, &sides_out[1], error));
+    if (!sides_out[0].is_device && !sides_out[1].is_device) {
         sides_out[0].is_reached = sides_out[1].is_reached = false;
     }
     return FERRY_OK;
@@ -64,18 +66,49 @@ ferry_status fy_cuda_begin_sound(fy_exec_queue *queue, uint64_t *before_out, fer
     return status == FERRY_OK ? FERRY_OK : fy_cuda_end(queue, *before_out, status, error);
 }
 
+/*
+ * The host's bytes that come again and again go to the device once, and are copied there: false
+ * where they are not such, or where there is no room for them.
+ */
+static bool may_repeat(fy_exec_queue *queue, const fy_cuda_side_of sides[2], uint64_t bytes,
+                       fy_cuda_scratch *scratch)
+{
+    return bytes > 0 && sides[0].is_device && !sides[1].is_reached &&
+           fy_cuda_repeats(sides[1].area) && sides[1].area->run_bytes <= FY_CUDA_PATTERN_BYTES &&
+           fy_cuda_scratch_of(queue, scratch);
+}
+
+static ferry_status repeat(fy_exec_queue *queue, const fy_cuda_side_of sides[2],
+                           CUdeviceptr pattern, uint64_t first, uint64_t bytes, ferry_error *error)
+{
+    void *there = (void *)(uintptr_t)pattern;
+    const fy_area *all = sides[1].area;
+    fy_area run = fy_area_flat(all->offset, all->run_bytes), flat = fy_area_flat(0, all->run_bytes);
+    const fy_cuda_side_of to = {
+        .area = &flat, .base = there, .is_reached = true, .is_device = true};
+    const fy_cuda_side_of from = {.area = &run, .base = sides[1].base};
+    FY_TRY(fy_cuda_stage_copy(queue, &to, &from, 0, run.run_bytes, NULL, error));
+    fy_area again = *all;
+    again.offset = 0;
+    return fy_cuda_move(queue, sides[0].area, sides[0].base, &again, there, first, bytes, error);
+}
+
+/* Both sides have the same bytes then: a kernel hashes those of the device's. */
 static ferry_status copy_sides(fy_exec_queue *queue, const fy_cuda_side_of sides[2], uint64_t first,
                                uint64_t bytes, uint64_t *hash_out, ferry_error *error)
 {
-    if (!sides[0].is_reached || !sides[1].is_reached) {
+    fy_cuda_scratch scratch;
+    if (may_repeat(queue, sides, bytes, &scratch)) {
+        FY_TRY(repeat(queue, sides, scratch.pattern, first, bytes, error));
+    } else if (!sides[0].is_reached || !sides[1].is_reached) {
         return fy_cuda_stage_copy(queue, &sides[0], &sides[1], first, bytes, hash_out, error);
-    }
-    if (bytes > 0) {
+    } else if (bytes > 0) {
         FY_TRY(fy_cuda_move(queue, sides[0].area, sides[0].base, sides[1].area, sides[1].base,
                             first, bytes, error));
     }
+    const fy_cuda_side_of *hashed = &sides[sides[1].is_device ? 1 : 0];
     return hash_out == NULL ? FERRY_OK
-                            : fy_cuda_stage_hash(queue, &sides[1], first, bytes, hash_out, error);
+                            : fy_cuda_hash_side(queue, hashed, first, bytes, hash_out, error);
 }
 
 /* A copy, a hash (of from) or a cast, as it is kept while the queue waits. */
@@ -140,12 +173,10 @@ static ferry_status perform_hash(fy_exec_queue *queue, const fy_cuda_late *what,
 {
     const late_verb *one = (const late_verb *)what;
     fy_cuda_side_of side = {.is_reached = false};
-    bool is_device = false;
     uint64_t before;
     FY_TRY(fy_cuda_begin_sound(queue, &before, error));
-    ferry_status status = side_of(queue, &one->from, one->from_base, &side, &is_device, error);
-    side.is_reached = side.is_reached && is_device;
-    FY_THEN(status, fy_cuda_stage_hash(queue, &side, one->first, one->n, one->hash_out, error));
+    ferry_status status = side_of(queue, &one->from, one->from_base, &side, error);
+    FY_THEN(status, fy_cuda_hash_side(queue, &side, one->first, one->n, one->hash_out, error));
     return fy_cuda_end(queue, before, status, error);
 }
 
@@ -166,102 +197,6 @@ static ferry_status hash(fy_exec_queue *queue, const fy_area *area, const void *
  * Casts
  */
 
-/* False: kernels have no such type. */
-static bool number_of(uint32_t kind, uint32_t *number_out)
-{
-    static const uint32_t kinds[] = {[FY_CUDA_F32] = FERRY_F32,
-                                     [FY_CUDA_F16] = FERRY_F16,
-                                     [FY_CUDA_BF16] = FERRY_BF16,
-                                     [FY_CUDA_F8E4M3] = FERRY_F8E4M3,
-                                     [FY_CUDA_F8E5M2] = FERRY_F8E5M2};
-    for (uint32_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++) {
-        if (kinds[i] == kind) {
-            *number_out = i;
-            return true;
-        }
-    }
-    return false;
-}
-
-/* Whether elements from `first` on can go in groups of 8 or 4: then all accesses are wide. */
-static bool fits(fy_cuda_place place, uint64_t element_bytes, uint32_t group, uint64_t first)
-{
-    uint64_t bytes = group * element_bytes, width = fy_min(16, bytes);
-    const fy_area *area = place.area;
-    bool fits = first % group == 0 && (place.base + area->offset) % width == 0;
-    if (area->n_dims > 0) {
-        fits = fits && area->run_bytes % bytes == 0;
-    }
-    for (uint32_t d = 0; d < area->n_dims; d++) {
-        fits = fits && area->stride[d] % width == 0;
-    }
-    return fits;
-}
-
-/* n_units of `group` elements, from unit `first` on. */
-static ferry_status cast_units(fy_exec_queue *queue, fy_cuda_cast *one, fy_cuda_place to,
-                               uint64_t to_bytes, fy_cuda_place from, uint64_t from_bytes,
-                               uint32_t group, uint64_t first, uint64_t n_units, ferry_error *error)
-{
-    for (uint64_t n; n_units > 0; first += n, n_units -= n) {
-        n = n_units;
-        if (!fy_cuda_side_make(to, group * (uint32_t)to_bytes, first, &n, &one->to) ||
-            !fy_cuda_side_make(from, group * (uint32_t)from_bytes, first, &n, &one->from)) {
-            return fy_fail(error, FERRY_ERR_LIMIT,
-                           "an area has more than %d rows within a row of its outermost dim, "
-                           "which is more than a cast by a CUDA device can count",
-                           (int)FY_CUDA_MOST_UNITS);
-        }
-        one->n_units = (uint32_t)n;
-        FY_TRY(fy_cuda_launch(queue->device, queue->stream,
-                              group == 8   ? FY_NUMBER_OF_fy_cuda_cast_8
-                              : group == 4 ? FY_NUMBER_OF_fy_cuda_cast_4
-                                           : FY_NUMBER_OF_fy_cuda_cast_1,
-                              one, n, 1, error));
-        queue->n_issued++;
-    }
-    return FERRY_OK;
-}
-
-static ferry_status cast_by_kernel(fy_exec_queue *queue, const fy_cast *how, fy_cuda_cast *one,
-                                   const fy_cuda_side_of sides[2], uint64_t first, uint64_t n,
-                                   ferry_error *error)
-{
-    uint64_t to_bytes = fy_cuda_element_bytes(how->to_kind);
-    uint64_t from_bytes = fy_cuda_element_bytes(how->from_kind);
-    fy_cuda_place to = {sides[0].area, (uint64_t)(uintptr_t)sides[0].base};
-    fy_cuda_place from = {sides[1].area, (uint64_t)(uintptr_t)sides[1].base};
-    uint32_t group = to_bytes == 4 && from_bytes < 4 ? 4 : 8;
-    bool fit = fits(to, to_bytes, group, first) && fits(from, from_bytes, group, first);
-    uint64_t n_groups = fit ? n / group : 0;
-    FY_TRY(cast_units(queue, one, to, to_bytes, from, from_bytes, group, first / group, n_groups,
-                      error));
-    return cast_units(queue, one, to, to_bytes, from, from_bytes, 1, first + group * n_groups,
-                      n - group * n_groups, error);
-}
-
-static uint32_t changes_of(const fy_cast *how)
-{
-    return (how->overflow == FY_OVERFLOW_SATURATE ? FY_CUDA_SATURATES : 0) |
-           (fy_cast_multiplies(how) ? FY_CUDA_MULTIPLIES : 0) | (how->add != 0 ? FY_CUDA_ADDS : 0);
-}
-
-static ferry_status cast_sides(fy_exec_queue *queue, const fy_cast *how,
-                               const fy_cuda_side_of sides[2], uint64_t first, uint64_t n,
-                               ferry_error *error)
-{
-    fy_cuda_cast one = {.changes = changes_of(how), .scale = how->scale, .add = how->add};
-    bool reckons = (one.changes & (FY_CUDA_MULTIPLIES | FY_CUDA_ADDS)) != 0;
-    bool is_plain = how->from_scales.values == NULL && how->from_scales.powers == NULL &&
-                    how->to_scales.values == NULL && !how->has_plain_nans &&
-                    (how->from_kind != how->to_kind || reckons) &&
-                    number_of(how->from_kind, &one.from_type) &&
-                    number_of(how->to_kind, &one.to_type);
-    return is_plain && sides[0].is_reached && sides[1].is_reached
-               ? cast_by_kernel(queue, how, &one, sides, first, n, error)
-               : fy_cuda_stage_cast(queue, how, &sides[0], &sides[1], first, n, error);
-}
-
 static ferry_status perform_cast(fy_exec_queue *queue, const fy_cuda_late *what, ferry_error *error)
 {
     const late_verb *v = (const late_verb *)what;
@@ -270,11 +205,11 @@ static ferry_status perform_cast(fy_exec_queue *queue, const fy_cuda_late *what,
     uint64_t before;
     FY_TRY(fy_cuda_begin_sound(queue, &before, error));
     ferry_status status = sides_of(queue, &v->to, v->to_base, &v->from, v->from_base, sides, error);
-    FY_THEN(status, cast_sides(queue, how, sides, v->first, v->n, error));
+    FY_THEN(status, fy_cuda_cast_sides(queue, how, sides, v->first, v->n, error));
     if (status == FERRY_OK && v->hash_out != NULL) {
         uint64_t bytes = fy_cast_numbers(how) * fy_cuda_element_bytes(how->to_kind);
-        status = fy_cuda_stage_hash(queue, &sides[0], v->first * bytes, v->n * bytes, v->hash_out,
-                                    error);
+        status =
+            fy_cuda_hash_side(queue, &sides[0], v->first * bytes, v->n * bytes, v->hash_out, error);
     }
     return fy_cuda_end(queue, before, status, error);
 }
@@ -453,6 +388,7 @@ const fy_exec fy_cuda_exec = {.name = "cuda",
                               .hash = hash,
                               .cast = cast,
                               .sum = sum,
+                              .largest = fy_cuda_largest_of,
                               .lanes = fy_cuda_run_lanes,
                               .lanes_take = fy_cuda_lanes_take,
                               .lanes_give = fy_cuda_lanes_give,
