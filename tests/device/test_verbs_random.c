@@ -769,6 +769,10 @@ static void test_random(void **unused)
 int main(int argc, char **argv)
 {
     for (int i = 1; i + 1 < argc; i += 2) {
+        if (strcmp(argv[i], "--only") == 0) { /* of the tests below, "test_random" */
+            cmocka_set_test_filter(argv[i + 1]);
+            continue;
+        }
         *(strcmp(argv[i], "--seed") == 0 ? &seed : &n_rounds) = strtoull(argv[i + 1], NULL, 10);
     }
     must(fy_memory_get(FERRY_MEMORY_CUDA, &kind, &error), &error);
