@@ -155,7 +155,7 @@ void ptx_perform_atomic(ptx_thread *thread, const ptx_instruction *one)
     uint64_t b = ptx_value(thread, &one->sources[0]);
     uint64_t c = one->n_sources > 1 ? ptx_value(thread, &one->sources[1]) : 0;
     void *at = reach(thread, one, false); /* what it changes was there */
-    if (at == NULL) {
+    if (at == NULL || reach(thread, one, true) == NULL) {
         return;
     }
     bool is_done = false;

@@ -19,7 +19,7 @@ import sys
 import tempfile
 
 ENTRY = re.compile(r"^\.visible \.entry (\w+)\(", re.MULTILINE)
-ORDERED = re.compile(r"^(?:ld|st|atom|red)\.(?:relaxed|volatile|acquire|release|acq_rel)[\w.]*", re.MULTILINE)
+ORDERED = re.compile(r"^(?:@!?%\w+ )?((?:ld|st|atom|red)\.(?:relaxed|volatile|acquire|release|acq_rel)[\w.]*)", re.MULTILINE)
 ORDERS = {"ld.acquire.sys.global.u64", "st.release.sys.global.u64"}
 LIMIT_S = 120  # of a run with a fault; one that hangs is seen, too
 
@@ -123,8 +123,12 @@ def see(planted, program, folder):
 
 
 def check_faults(options, program, folder):
-    """Each fault of this suite and architecture is seen."""
+    """Each fault of this suite and architecture is seen; without one the program passes."""
     text, n_seen, n_wrong = read_ptx(options.ptx), 0, 0
+    said = see(text, program, folder)
+    if said:
+        print("WRONG: it fails without a fault: %s" % said)
+        return 1
     for fault in read_faults(options.faults):
         if fault.suite != options.suite or fault.architecture not in ("", options.architecture):
             continue

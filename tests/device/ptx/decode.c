@@ -145,7 +145,7 @@ static bool read_access_word(const char *word, ptx_access *access, access_words 
     static const char *const spaces[] = {"", "global", "shared", "local", "param"};
     static const char *const orders[] = {"weak", "relaxed", "acquire", "release", "acq_rel"};
     static const char *const scopes[] = {"cta", "gpu", "sys", NULL};
-    static const char *const hints[] = {"L1::no_allocate", "nc", "ca", "cg", "cs", "wb", NULL};
+    static const char *const hints[] = {"L1::no_allocate", "ca", "cg", "cs", "wb", NULL};
     for (size_t i = 1; i < sizeof spaces / sizeof spaces[0]; i++) {
         if (strcmp(word, spaces[i]) == 0) {
             access->space = (ptx_space)i;

@@ -369,8 +369,21 @@ static bool read_instruction(reader *from)
     return one->perform != ptx_perform_jump || add_jump(from, statement.items[0].label);
 }
 
+static const label *find_label(const reader *from, const char *name)
+{
+    const label *one = from->labels;
+    while (one != NULL && strcmp(one->name, name) != 0) {
+        one = one->next;
+    }
+    return one;
+}
+
+/* One name stands for one place of a kernel, though braces may be read to hide it. */
 static bool add_label(reader *from)
 {
+    if (find_label(from, from->scan.word) != NULL) {
+        return refuse(from, "the label %s is there twice", from->scan.word);
+    }
     label *one = calloc(1, sizeof *one);
     if (one == NULL) {
         return refuse(from, "no memory");
@@ -386,10 +399,7 @@ static bool add_label(reader *from)
 static bool bind_jumps(reader *from)
 {
     for (const jump *one = from->jumps; one != NULL; one = one->next) {
-        const label *to = from->labels;
-        while (to != NULL && strcmp(to->name, one->name) != 0) {
-            to = to->next;
-        }
+        const label *to = find_label(from, one->name);
         if (to == NULL) {
             return refuse(from, "a jump to %s, which is nowhere", one->name);
         }
