@@ -405,6 +405,8 @@ static const struct {
     {"{.reg .b32 own;} mov.b32 own, 1;", "its operands"},
     {"@%r1 bra past; past:", "%r1\" is no predicate"},
     {"bra nowhere;", "a jump to nowhere"},
+    {"again: add.s32 %r1, %r2, 1; {again: add.s32 %r1, %r2, 1;}", "the label again is there twice"},
+    {"ld.global.nc.u32 %r1, [%rd1];", "ld.global.nc.u32"},
     {".frob 3;", "an unknown directive: .frob"},
     {"setp.lt.s32 %p1|%p2, 1, 2;", "setp.lt.s32"},
     {"call.uni (%r1), f, (%r2);", "call.uni"},
