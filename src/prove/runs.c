@@ -219,6 +219,15 @@ static uint64_t strides_of(const fy_proof_ends *ends, int side, uint64_t *stride
 }
 
 /*
+ * What becomes whole bytes on its way, as codes that are dequantized, may lie anywhere among them:
+ * only the source has several elements in a byte there, though runs are of both.
+ */
+static uint64_t bits_in(const fy_proof_move *move, int side, uint64_t bits)
+{
+    return side == 1 && move->stated.dequantize != NULL ? 8 : bits;
+}
+
+/*
  * With several elements in a byte both sides must have the same ones in each: dimensions that go on
  * in each other on both sides are one, and of these one has the stride 1, and whole bytes.
  */
@@ -226,7 +235,7 @@ static bool is_on_bytes(const fy_proof_ends *ends, uint64_t bits)
 {
     const fy_proof_move *move = ends->move;
     uint64_t strides[FY_PROOF_SIDES][FY_PROOF_DIMS], first[FY_PROOF_SIDES];
-    uint64_t length[FY_PROOF_DIMS];
+    uint64_t length[FY_PROOF_DIMS], own[] = {bits_in(move, 0, bits), bits_in(move, 1, bits)};
     bool has_row = false;
     memcpy(length, move->length, sizeof length);
     for (int side = 0; side < FY_PROOF_SIDES; side++) {
@@ -245,12 +254,12 @@ static bool is_on_bytes(const fy_proof_ends *ends, uint64_t bits)
         bool is_row = length[d] > 1 && strides[0][d] == 1 && strides[1][d] == 1;
         if (is_row ? length[d] * bits % 8 != 0
                    : length[d] > 1 &&
-                         (strides[0][d] * bits % 8 != 0 || strides[1][d] * bits % 8 != 0)) {
+                         (strides[0][d] * own[0] % 8 != 0 || strides[1][d] * own[1] % 8 != 0)) {
             return false;
         }
         has_row = has_row || is_row;
     }
-    return (has_row || bits % 8 == 0) && first[0] * bits % 8 == 0 && first[1] * bits % 8 == 0;
+    return (has_row || bits % 8 == 0) && first[0] * own[0] % 8 == 0 && first[1] * own[1] % 8 == 0;
 }
 
 static ferry_status check_inside(const fy_proof_ends *ends, int side, ferry_error *error)

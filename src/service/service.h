@@ -428,6 +428,11 @@ ferry_status fy_scales_check_given(const ferry_service *service, uint32_t given,
  */
 bool fy_scales_step(ferry_service *service);
 
+/* Matrices of a box, and of each of them, of f4, the number of its scale. */
+uint64_t fy_factor_box_planes(const fy_registry *registry, const fy_factor_box *box);
+uint64_t fy_factor_box_matrix(const fy_registry *registry, const fy_factor_box *box,
+                              uint64_t plane);
+
 /* values.c: what becomes of a destination's codes, with new memory for its scales, zeroed. */
 ferry_status fy_registry_multiply(fy_registry *registry, const fy_products *products,
                                   fy_products **added_out, ferry_error *error);

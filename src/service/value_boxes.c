@@ -161,6 +161,27 @@ static fy_cast cast_of(const fy_registry *registry, const fy_products *p, const 
     return cast;
 }
 
+uint64_t fy_factor_box_planes(const fy_registry *registry, const fy_factor_box *box)
+{
+    uint64_t n = 1;
+    for (uint32_t d = 0; d < box->n_planes; d++) {
+        n *= registry->dims[box->planes + d];
+    }
+    return n;
+}
+
+uint64_t fy_factor_box_matrix(const fy_registry *registry, const fy_factor_box *box, uint64_t plane)
+{
+    const uint64_t *lengths = registry->dims + box->planes;
+    const uint64_t *strides = lengths + 2 * box->n_planes;
+    uint64_t number = box->matrix_scale;
+    for (uint32_t d = box->n_planes; d-- > 0;) {
+        number += plane % lengths[d] * strides[d];
+        plane /= lengths[d];
+    }
+    return number;
+}
+
 void fy_factor_band(const fy_registry *registry, const fy_products *p, void *base, uint64_t number)
 {
     band b = band_of(registry, p, number);

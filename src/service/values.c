@@ -195,21 +195,39 @@ static uint64_t make_some(ferry_service *service, work *w, uint64_t most, ferry_
     return n;
 }
 
-/* Those that have come: others than these no quantization makes, and some would make no number of
- * all codes. */
+/* One that has come: others than these no quantization makes, and some would make no number of all
+ * codes. */
+static ferry_status check_matrix_scale(const ferry_service *service, const fy_products *p,
+                                       uint64_t number, ferry_error *error)
+{
+    const fy_registry *registry = &service->registry;
+    float scale = p->matrix_scales[number];
+    return fy_is_tensor_scale(scale)
+               ? FERRY_OK
+               : fy_fail(error, FERRY_ERR_INVALID_INPUT,
+                         "%s: element %llu at rank %u is %g, by which the f4 of \"%s\" cannot be "
+                         "dequantized; scales of matrices are from 2^-117 to 2^119",
+                         registry->names + target_of_held(registry, p->held_matrix_scales)->name,
+                         (unsigned long long)number, service->world->rank, (double)scale,
+                         registry->names + target_of(registry, p)->name);
+}
+
+/* Those of the matrices that are multiplied: between them lie others, of which none may come. */
 static ferry_status check_matrix_scales(const ferry_service *service, const fy_products *p,
                                         ferry_error *error)
 {
     const fy_registry *registry = &service->registry;
-    for (uint64_t i = 0; i < p->n_matrix_scales; i++) {
-        float scale = p->matrix_scales[i];
-        if (!fy_is_tensor_scale(scale)) {
-            return fy_fail(error, FERRY_ERR_INVALID_INPUT,
-                           "%s: element %llu at rank %u is %g, by which the f4 of \"%s\" cannot be "
-                           "dequantized; scales of matrices are from 2^-117 to 2^119",
-                           registry->names + target_of_held(registry, p->held_matrix_scales)->name,
-                           (unsigned long long)i, service->world->rank, (double)scale,
-                           registry->names + target_of(registry, p)->name);
+    if (p->matrix_scales == NULL) {
+        return FERRY_OK;
+    }
+    for (uint64_t i = 0; i < p->n_matrix_scales && !p->is_in_boxes; i++) {
+        FY_TRY(check_matrix_scale(service, p, i, error));
+    }
+    for (size_t i = 0; i < p->n_boxes && p->is_in_boxes; i++) {
+        const fy_factor_box *box = &registry->factor_boxes[p->first_box + i];
+        for (uint64_t k = 0; k < fy_factor_box_planes(registry, box); k++) {
+            uint64_t number = fy_factor_box_matrix(registry, box, k);
+            FY_TRY(check_matrix_scale(service, p, number, error));
         }
     }
     return FERRY_OK;

@@ -392,6 +392,37 @@ def case_experts():
     bad(1, "codes5", write(spec, "experts-lack.json"))
 
 
+def case_dequantized_f4():
+    """Several tensors and matrices in one parameter, of which a run may want some; values of two bytes lie at
+    odd places, which is none of the codes' business."""
+    def tensors(name, matrices):
+        return [{"name": name, "shape": matrices + [4, 32], "dtype": "f4"},
+                {"name": name + "_s", "shape": matrices + [4, 2], "dtype": "f8e4m3"},
+                {"name": name + "_s_2", "shape": matrices, "dtype": "f32"}]
+
+    def spec(given, elements, holds):
+        return {"format": "ferry.spec/1", "tensors": given,
+                "source": {"mesh": [["tp", 2]], "rules": [
+                    {"match": "*_2"}, {"match": "*", "shard": [{"dim": len(given[0]["shape"]) - 2, "axis": "tp"}]}]},
+                "destination": {"boxes": [{
+                    "rank": 2, "parameter": "p", "elements": elements, "partial": True, "dtype": "bf16",
+                    "dequantize": {"block": [1, 16], "scale": "*_s"}, "holds": holds}]}}
+
+    fused = write(spec(tensors("a", []) + tensors("b", []), 257, [
+        {"tensor": "a", "begin": [0, 0], "shape": [4, 32], "offset": 1, "strides": [32, 1]},
+        {"tensor": "b", "begin": [0, 0], "shape": [4, 32], "offset": 129, "strides": [32, 1]}]), "fused.json")
+    stack = write(spec(tensors("a", [3]), 300, [
+        {"tensor": "a", "begin": [i, 0, 0], "shape": [1, 4, 32], "offset": at, "strides": [132, 33, 1]}
+        for i, at in ((0, 0), (2, 133))]), "stack.json")
+    for path, words, elements in ((fused, [], 257), (fused, ["--include", "a"], 257), (fused, ["--include", "b"], 257),
+                                  (stack, [], 300)):
+        about = json.loads(good(path, "--json", "--transport", "inproc", *words))
+        assert about["verified"]["bytes"] == 2 * elements, (words, about["verified"])
+    for path in (fused, stack):
+        status, _, err = ask("plan", path, "--json", "--summary", "--prove")
+        assert status == 0, err
+
+
 def case_random_boxes():
     found, seed = 0, SEED + 5000
     while found < (COUNT + 1) // 2:
