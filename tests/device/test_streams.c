@@ -9,6 +9,8 @@
 
 #include "support/check.h"
 
+#include <ferry/ferry.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <time.h>
 
@@ -210,13 +212,119 @@ static void test_graphs(void **state)
     exec->queue_close(own);
 }
 
+/* Opens the word after a while, so that a call that waits for it ends, too late. */
+typedef struct guard {
+    pthread_t thread;
+    _Atomic bool is_over, was_late;
+} guard;
+
+static void *run_guard(void *context)
+{
+    guard *g = context;
+    for (int ms = 0; !atomic_load(&g->is_over) && ms < PATIENCE_MS; ms++) {
+        sleep_ms(1);
+    }
+    if (!atomic_load(&g->is_over)) {
+        atomic_store(&g->was_late, true);
+        open_again(0);
+    }
+    return NULL;
+}
+
+enum { SMALL = 1 << 16 };
+
+static void copy_box(ferry_buffer to, ferry_buffer from, uint64_t *hash_out)
+{
+    const uint64_t length[1] = {SMALL}, offset[1] = {0};
+    ferry_copy_options options = FERRY_COPY_OPTIONS_INIT;
+    ferry_box target = FERRY_BOX_INIT, source = FERRY_BOX_INIT;
+    must(ferry_box_of(&to, 1, 1, length, offset, length, &target, &error), &error);
+    source = target;
+    source.buffer = from;
+    options.hash_out = hash_out;
+    must(ferry_box_copy(&target, &source, &options, NULL, &error), &error);
+}
+
+/* Copies at once, while a stream waits for what the same thread does behind them. */
+static void test_copies_at_once(void **state)
+{
+    static char bytes[SMALL] = {7};
+    ferry_buffer one = {0}, other = {0};
+    uint64_t hash[2] = {1, 2};
+    CUstream stream = make_stream();
+    (void)state;
+    must(ferry_memory_alloc(NULL, FERRY_MEMORY_CUDA, 0, SMALL, &one, &error), &error);
+    must(ferry_memory_alloc(NULL, FERRY_MEMORY_CUDA, 0, SMALL, &other, &error), &error);
+    copy_box(one, ferry_buffer_of(bytes, SMALL), NULL);
+    for (int i = 0; i < 2; i++) {
+        guard g = {.is_over = false};
+        shut(stream, 0);
+        assert_int_equal(pthread_create(&g.thread, NULL, run_guard, &g), 0);
+        copy_box(other, one, &hash[i]);
+        atomic_store(&g.is_over, true);
+        assert_int_equal(pthread_join(g.thread, NULL), 0);
+        check_at(!atomic_load(&g.was_late), "a copy has waited for a stream of the caller's");
+        open_again(0);
+    }
+    assert_true(hash[0] == hash[1]);
+    ferry_memory_free(&one);
+    ferry_memory_free(&other);
+}
+
+static fy_exec_queue *open_with_hash(ferry_buffer of)
+{
+    uint64_t hash;
+    const fy_area area = fy_area_flat(0, SMALL);
+    fy_exec_queue *queue = open_own(0);
+    must(exec->hash(queue, &area, of.base, 0, SMALL, &hash, &error), &error);
+    goes_on(queue, "a queue with a hash");
+    return queue;
+}
+
+static bool is_memory(CUdeviceptr place)
+{
+    unsigned type;
+    return cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, place) == CUDA_SUCCESS;
+}
+
+/* What a closed queue has kept is there for the next one, and for who has no memory left. */
+static void test_kept_memory(void **state)
+{
+    ferry_buffer buffer = {0}, none = {0};
+    (void)state;
+    must(ferry_memory_alloc(NULL, FERRY_MEMORY_CUDA, 0, SMALL, &buffer, &error), &error);
+    for (int round = 0; round < 2; round++) { /* in the second none is kept at first */
+        fy_exec_queue *plain = open_own(0), *used = open_with_hash(buffer);
+        fy_exec_queue *closed = open_with_hash(buffer);
+        const CUdeviceptr kept = closed->scratch;
+        assert_true(kept != 0 && used->scratch != 0 && kept != used->scratch);
+        exec->queue_close(plain);
+        exec->queue_close(closed);
+        assert_true(closed->scratch == kept);
+        fy_exec_queue *next = open_own(0);
+        assert_true(next->scratch != 0);
+        exec->queue_close(next);
+        check_status(
+            "memory that no device has", FERRY_ERR_NO_MEMORY,
+            ferry_memory_alloc(NULL, FERRY_MEMORY_CUDA, 0, (uint64_t)1 << 45, &none, &error),
+            &error);
+        assert_true(closed->scratch == 0 && !is_memory(kept));
+        assert_true(used->scratch != 0 && is_memory(used->scratch));
+        exec->queue_close(used);
+        check_status(
+            "memory that no device has", FERRY_ERR_NO_MEMORY,
+            ferry_memory_alloc(NULL, FERRY_MEMORY_CUDA, 0, (uint64_t)1 << 45, &none, &error),
+            &error);
+    }
+    ferry_memory_free(&buffer);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_room),
-        cmocka_unit_test(test_adopted_later),
-        cmocka_unit_test(test_reopened),
-        cmocka_unit_test(test_graphs),
+        cmocka_unit_test(test_room),           cmocka_unit_test(test_adopted_later),
+        cmocka_unit_test(test_reopened),       cmocka_unit_test(test_graphs),
+        cmocka_unit_test(test_copies_at_once), cmocka_unit_test(test_kept_memory),
     };
     return cmocka_run_group_tests(tests, set_up, NULL);
 }

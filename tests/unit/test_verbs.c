@@ -271,6 +271,12 @@ static void check_cast(const row *r)
     fy_area from = fy_area_flat(0, N * sizeof(float)), to = fy_area_flat(0, N * sizeof(uint16_t));
     fy_cast cast = {.from_kind = FERRY_F32, .to_kind = FERRY_BF16, .n_rows = 1, .n_columns = N};
     must(r->exec->cast(r->queue, &cast, &to, b.base, &from, a.base, 17, 200, NULL, &error), &error);
+    const float scale = 2; /* matrices without rows have no elements, whatever their scales are */
+    fy_cast empty = cast;
+    empty.n_rows = 0;
+    empty.has_plain_nans = true;
+    empty.from_scales = (fy_cast_scales){.values = &scale, .block = {1, 1}};
+    must(r->exec->cast(r->queue, &empty, &to, b.base, &from, a.base, 0, 0, NULL, &error), &error);
     for (int i = 17; i < 217; i++) {
         uint32_t bits;
         memcpy(&bits, &numbers[i], sizeof bits);

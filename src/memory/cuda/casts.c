@@ -197,10 +197,9 @@ static uint64_t count_with_room(const fy_cast *how, uint64_t first, uint64_t n)
 }
 
 /* Numbers that a launch divides are below 2^31, and what it divides by is no more than 2^30. */
-static bool are_countable(const fy_cast *how, const fy_cast_scales *s, uint64_t n_planes)
+static bool are_scales_countable(const fy_cast_scales *s)
 {
-    bool are = n_planes <= FY_CUDA_MOST_UNITS && how->n_rows <= FY_CUDA_MOST_UNITS &&
-               how->n_columns <= FY_CUDA_MOST_UNITS;
+    bool are = true;
     for (int i = 0; i < 2; i++) {
         are = are && s->block[i] <= FY_CUDA_MOST_UNITS && s->origin[i] < FY_CUDA_MOST_UNITS;
     }
@@ -208,6 +207,14 @@ static bool are_countable(const fy_cast *how, const fy_cast_scales *s, uint64_t 
         are = are && s->plane_length[d] <= FY_CUDA_MOST_UNITS;
     }
     return are;
+}
+
+/* Of elements below `end`; there are some, so matrices are not empty. */
+static bool are_countable(const fy_cast *how, uint64_t end)
+{
+    return how->n_rows <= FY_CUDA_MOST_UNITS && how->n_columns <= FY_CUDA_MOST_UNITS &&
+           fy_ceil_div(end, how->n_rows * how->n_columns) <= FY_CUDA_MOST_UNITS &&
+           are_scales_countable(&how->to_scales) && are_scales_countable(&how->from_scales);
 }
 
 /* Scales [begin, end) to memory of the device, in the stream's order. */
@@ -351,9 +358,8 @@ ferry_status fy_cuda_cast_sides(fy_exec_queue *queue, const fy_cast *how,
     if (by_kernel && !is_scaled) {
         return cast_plain(queue, &one.cast, &e, first, n, error);
     }
-    uint64_t n_planes = is_scaled ? fy_ceil_div(first + n, how->n_rows * how->n_columns) : 0;
-    if (by_kernel && has_known_nans(how) && are_countable(how, &how->to_scales, n_planes) &&
-        are_countable(how, &how->from_scales, n_planes) && fy_cuda_scratch_of(queue, &scratch)) {
+    if (by_kernel && has_known_nans(how) && are_countable(how, first + n) &&
+        fy_cuda_scratch_of(queue, &scratch)) {
         return cast_scaled(queue, how, &one, &e, &scratch, first, n, error);
     }
     return fy_cuda_stage_cast(queue, how, &sides[0], &sides[1], first, n, error);

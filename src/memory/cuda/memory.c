@@ -4,6 +4,7 @@
 #include "base/checked.h"
 #include "memory/cuda/queue.h"
 #include "memory/cuda/reaper.h"
+#include "memory/cuda/scratch.h"
 #include "memory/cuda/watch.h"
 
 #include <ferry/export.h>
@@ -58,12 +59,14 @@ static CUdeviceptr page_of(CUdeviceptr at)
     return fy_ceil_div(at, PAGE) * PAGE;
 }
 
-/* What others have freed may still have to be given back. */
-static CUresult allocate(uint64_t bytes, CUdeviceptr *given_out)
+/* What others have freed may still have to be given back, and closed queues keep some. */
+static CUresult allocate(const fy_cuda_device *device, uint64_t bytes, CUdeviceptr *given_out)
 {
     CUresult result = fy_cuda.cuMemAlloc(given_out, (size_t)bytes);
-    while (result == CUDA_ERROR_OUT_OF_MEMORY && fy_cuda_await_reaper()) {
+    bool is_more = result == CUDA_ERROR_OUT_OF_MEMORY && fy_cuda_scratch_give_back(device);
+    while (result == CUDA_ERROR_OUT_OF_MEMORY && (fy_cuda_await_reaper() || is_more)) {
         result = fy_cuda.cuMemAlloc(given_out, (size_t)bytes);
+        is_more = false; /* it may have been there before anybody waited */
     }
     return result;
 }
@@ -72,14 +75,15 @@ static CUresult allocate(uint64_t bytes, CUdeviceptr *given_out)
  * Small allocations begin where the last one ended: those are asked for with room for a page. What
  * is given back meanwhile goes as all memory does, for streams may wait.
  */
-static ferry_status take(uint64_t bytes, fy_cuda_span *span, ferry_error *error)
+static ferry_status take(const fy_cuda_device *device, uint64_t bytes, fy_cuda_span *span,
+                         ferry_error *error)
 {
     CUdeviceptr given = 0;
-    CUresult result = allocate(bytes + (bytes < SMALL_BYTES ? PAGE - 1 : 0), &given);
+    CUresult result = allocate(device, bytes + (bytes < SMALL_BYTES ? PAGE - 1 : 0), &given);
     if (result == CUDA_SUCCESS && bytes >= SMALL_BYTES && given % PAGE != 0) {
         fy_cuda_reap(&(fy_cuda_grave){
             .device = span->span.device, .given = given, .end = fy_cuda.cuMemFree});
-        result = allocate(bytes + PAGE - 1, &given);
+        result = allocate(device, bytes + PAGE - 1, &given);
     }
     if (result == CUDA_ERROR_OUT_OF_MEMORY) {
         return fy_fail(error, FERRY_ERR_NO_MEMORY, "CUDA device %d has no %llu bytes of memory",
@@ -125,7 +129,7 @@ static ferry_status alloc(int32_t number, uint64_t bytes, void **base_out, ferry
         bytes > (uint64_t)1 << 60
             ? fy_fail(error, FERRY_ERR_NO_MEMORY, "CUDA device %d has no %llu bytes of memory",
                       (int)number, (unsigned long long)bytes)
-            : take(bytes, &span, error);
+            : take(device, bytes, &span, error);
     if (status == FERRY_OK) {
         status = zero(device, &span, error);
         FY_THEN(status, fy_cuda_span_enter(&span, error));

@@ -7,7 +7,6 @@
 #include "memory/cuda/graph.h"
 #include "memory/cuda/late.h"
 #include "memory/cuda/memory.h"
-#include "memory/cuda/scratch.h"
 #include "memory/cuda/watch.h"
 
 #include <string.h>
@@ -561,16 +560,35 @@ static ferry_status make(const fy_cuda_device *device, fy_exec_queue **queue_out
     return FERRY_OK;
 }
 
-/* One that is closed, or a new one. Under the list's lock. */
+/* One that is closed, with scratch where there is such, or a new one. Under the list's lock. */
 static ferry_status get(const fy_cuda_device *device, fy_exec_queue **queue_out, ferry_error *error)
 {
+    fy_exec_queue *found = NULL;
     for (fy_exec_queue *one = queues; one != NULL; one = one->next) {
-        if (one->n_users == 0 && one->device == device && one->status == FERRY_OK) {
-            *queue_out = one;
-            return FERRY_OK;
+        if (one->n_users == 0 && one->device == device && one->status == FERRY_OK &&
+            (found == NULL || (found->scratch == 0 && one->scratch != 0))) {
+            found = one;
         }
     }
-    return make(device, queue_out, error);
+    if (found == NULL) {
+        return make(device, queue_out, error);
+    }
+    *queue_out = found;
+    return FERRY_OK;
+}
+
+CUdeviceptr fy_cuda_take_scratch(const fy_cuda_device *device)
+{
+    CUdeviceptr found = 0;
+    pthread_mutex_lock(&list_lock);
+    for (fy_exec_queue *one = queues; one != NULL && found == 0; one = one->next) {
+        if (one->n_users == 0 && one->device == device) {
+            found = one->scratch;
+            one->scratch = 0;
+        }
+    }
+    pthread_mutex_unlock(&list_lock);
+    return found;
 }
 
 fy_exec_queue *fy_cuda_first_queue(void)
@@ -685,16 +703,6 @@ ferry_status fy_cuda_queue_meets(fy_exec_queue *queue, ferry_error *error)
     return status;
 }
 
-/* Under the list's lock. */
-static bool is_any_open(const fy_cuda_device *device)
-{
-    const fy_exec_queue *one = queues;
-    while (one != NULL && (one->device != device || one->n_users == 0)) {
-        one = one->next;
-    }
-    return one != NULL;
-}
-
 void fy_cuda_queue_close(fy_exec_queue *queue)
 {
     if (queue == NULL) {
@@ -707,11 +715,7 @@ void fy_cuda_queue_close(fy_exec_queue *queue)
         fy_cuda_nap(i);
         pthread_mutex_lock(&list_lock);
     }
-    CUdeviceptr scratch = queue->n_users == 1 ? queue->scratch : 0;
-    queue->scratch = queue->n_users == 1 ? 0 : queue->scratch;
     __atomic_store_n(&queue->n_users, queue->n_users - 1, __ATOMIC_RELEASE);
     queue->meets = queue->meets && queue->n_users > 0;
-    bool is_used = is_any_open(queue->device);
     pthread_mutex_unlock(&list_lock);
-    fy_cuda_scratch_end(queue->device, scratch, is_used);
 }

@@ -71,7 +71,7 @@ struct fy_exec_queue {
     fy_cuda_words *words;
     char *staging;
     char *slots;         /* of digests, pinned as what is before them */
-    CUdeviceptr scratch; /* scratch.h; 0: it has none yet */
+    CUdeviceptr scratch; /* scratch.h; 0: it has none yet. Of the list's lock when it is closed */
 
     pthread_mutex_t calls; /* who calls verbs has it, so that those of two callers do not mix */
     uint64_t n_marks, n_gates;
@@ -124,6 +124,9 @@ void fy_cuda_await_all(const fy_cuda_device *device);
 
 /* All that were ever made, new ones first: they stay. */
 fy_exec_queue *fy_cuda_first_queue(void);
+
+/* What a closed queue of the device has kept, which is the caller's now; 0: none has any. */
+CUdeviceptr fy_cuda_take_scratch(const fy_cuda_device *device);
 
 /* Looks at all that are open. */
 void fy_cuda_look_at_all(void);

@@ -95,14 +95,21 @@ static bool hand_over(const fy_cuda_grave *one)
     return is_taken;
 }
 
+void fy_cuda_reap_later(const fy_cuda_grave *one)
+{
+    if (!hand_over(one)) {
+        fy_cuda_library->log(FERRY_LOG_WARN, "no memory is left to give back memory of a device");
+    }
+}
+
 void fy_cuda_reap(const fy_cuda_grave *one)
 {
     const fy_cuda_device *device;
     if (fy_cuda_enter(one->device, &device, NULL) != FERRY_OK) {
         return;
     }
-    if ((!fy_cuda_is_idle(device) || !give_back(one)) && !hand_over(one)) {
-        fy_cuda_library->log(FERRY_LOG_WARN, "no memory is left to give back memory of a device");
+    if (!fy_cuda_is_idle(device) || !give_back(one)) {
+        fy_cuda_reap_later(one);
     }
     fy_cuda_leave();
 }

@@ -18,6 +18,8 @@ typedef struct fy_cuda_grave {
 } fy_cuda_grave;
 
 void fy_cuda_reap(const fy_cuda_grave *one);
+/* On the thread in any case: streams that are no queue's may wait, too. */
+void fy_cuda_reap_later(const fy_cuda_grave *one);
 
 /* Waits a moment for memory that is about to be given back: whether some was. */
 bool fy_cuda_await_reaper(void);

@@ -24,13 +24,13 @@ enum {
         FY_CUDA_PATTERN_BYTES + FY_CUDA_PACKED_BYTES + FY_CUDA_SUMS_BYTES + 2 * FY_CUDA_SCALES_BYTES
 };
 
-/* False: the device has no memory left for it. It stays with the queue until that is closed.
- * Entered. */
-bool fy_cuda_scratch_of(fy_exec_queue *queue, fy_cuda_scratch *scratch_out);
 /*
- * Of a queue that is closed; 0: it had none. While another one of the device is open it is kept for
- * the next that needs one, else all that are kept are given back.
+ * False: the device has no memory left for it. It stays with the queue when that is closed, and so
+ * for the next one: to free it the driver waits for all streams, and a caller's may wait for what
+ * he does after a call of ferry's. Entered.
  */
-void fy_cuda_scratch_end(const fy_cuda_device *device, CUdeviceptr scratch, bool is_kept);
+bool fy_cuda_scratch_of(fy_exec_queue *queue, fy_cuda_scratch *scratch_out);
+/* That of closed queues, by the reaper's thread, for a device without memory. False: none kept. */
+bool fy_cuda_scratch_give_back(const fy_cuda_device *device);
 
 #endif
