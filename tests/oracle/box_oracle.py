@@ -206,8 +206,8 @@ class BoxPlanChecker(PlanChecker):
             if holder is None:
                 return
             sides.append(holder)
-        if tensor.bits % 8 and not bytes_stay_whole(*(s.local_offsets() for s in sides), 8 //
-                                                    tensor.bits):
+        offsets = [side.local_offsets() for side in sides]
+        if tensor.bits % 8 and not bytes_stay_whole(*offsets, 8 // tensor.bits, "dequantize" in record):
             self.complain("%s: does not start and end on bytes", label)
             return
         number = sides[1].number if self.has_fills else None
@@ -403,14 +403,15 @@ def is_logical_box(globals_, shape, lengths):
     return globals_ == offsets(spans(begin, lengths), row_major_strides(shape))
 
 
-def bytes_stay_whole(read, write, per_byte):
-    """Every byte that is written is one that is read, its elements in their order."""
+def bytes_stay_whole(read, write, per_byte, are_values_written):
+    """Every byte that is written is one that is read, its elements in their order. Values that codes become
+    are bytes each: what is read together is written side by side, wherever that is."""
     if len(write) % per_byte:
         return False
     order = sorted(zip(write, read))
     for first in range(0, len(order), per_byte):
         (write_at, read_at) = order[first]
-        if write_at % per_byte or read_at % per_byte:
+        if write_at % per_byte and not are_values_written or read_at % per_byte:
             return False
         for k, (to, source) in enumerate(order[first:first + per_byte]):
             if to != write_at + k or source != read_at + k:

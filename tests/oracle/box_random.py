@@ -31,16 +31,17 @@ class Part:
 class Packer:
     """Fills one parameter from the front; `at` is the first element behind all that is in it."""
 
-    def __init__(self, rng, dtype, gaps):
+    def __init__(self, rng, dtype, gaps, is_dequantized):
         self.rng = rng
         self.step = 2 if dtype == "f4" else 1
+        self.room = 1 if is_dequantized else self.step  # values may lie anywhere, codes on bytes
         self.dtype = dtype
         self.gaps = gaps
         self.at = 0
         self.holds = []
 
     def pad(self):
-        return self.step * self.rng.choice([0, 0, 1, 2, 5]) if self.gaps else 0
+        return self.room * self.rng.choice([0, 0, 1, 2, 5]) if self.gaps else 0
 
     def put(self, parts):
         """Parts of equal shapes lie within each other, or one behind the other."""
@@ -68,7 +69,7 @@ class Packer:
             if level == 0 and self.step == 1 and self.gaps and chance(rng, 0.15):
                 span *= rng.choice([2, 3])
             elif level and self.gaps and chance(rng, 0.25):
-                span += self.step * rng.randint(1, 3)
+                span += self.room * rng.randint(1, 3)
             strides[levels[level]] = span
             span *= shape[levels[level]]
         last = 0
@@ -87,7 +88,7 @@ class Packer:
     def finish(self):
         """The number of elements. Sub-byte parameters end on a byte."""
         self.at += self.pad()
-        self.at += -self.at % self.step
+        self.at += -self.at % self.room
         return self.at
 
 
@@ -111,10 +112,10 @@ def as_loops(rng, hold, step):
     return hold
 
 
-def draw_parameter(rng, tensors, parts, which, name):
+def draw_parameter(rng, tensors, parts, which, name, is_dequantized=False):
     """An entry, without its ranks, that holds the parts: all of one dtype."""
     dtype = tensors[parts[0].tensor].dtype
-    packer = Packer(rng, dtype, chance(rng, 0.6))
+    packer = Packer(rng, dtype, chance(rng, 0.6), is_dequantized)
     rng.shuffle(parts)
     while parts:
         alike = [part for part in parts if part.shape == parts[0].shape]

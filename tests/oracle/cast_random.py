@@ -378,7 +378,7 @@ def source_of_codes(rng, spec, name, shape, block):
 
 
 def dequantized_parameter(rng, tensors, parts, number, block, scale):
-    entry = box_random.draw_parameter(rng, tensors, parts, "destination", "v%d" % number)
+    entry = box_random.draw_parameter(rng, tensors, parts, "destination", "v%d" % number, True)
     entry["dtype"] = rng.choice(["f32", "f16", "bf16"])
     refill(rng, entry, entry["dtype"])
     entry["dequantize"] = {"scale": scale, "block": block}
