@@ -351,6 +351,16 @@ static bool decode_flow(const ptx_statement *statement, ptx_instruction *one, co
     return false;
 }
 
+const ptx_row *ptx_find_row(const ptx_row *rows, size_t n, const char *name)
+{
+    for (size_t i = 0; i < n; i++) {
+        if (strcmp(rows[i].name, name) == 0) {
+            return &rows[i];
+        }
+    }
+    return NULL;
+}
+
 bool ptx_decode(const ptx_statement *statement, ptx_instruction *one_out, const char **why)
 {
     const char *name = statement->mnemonic;

@@ -251,10 +251,5 @@ static const ptx_row rows[] = {
 
 const ptx_row *ptx_float_row(const char *name)
 {
-    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
-        if (strcmp(rows[i].name, name) == 0) {
-            return &rows[i];
-        }
-    }
-    return NULL;
+    return ptx_find_row(rows, sizeof rows / sizeof rows[0], name);
 }

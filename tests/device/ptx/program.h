@@ -85,6 +85,8 @@ typedef struct ptx_row {
     ptx_reckon reckon;
 } ptx_row;
 
+/* The row with a name; NULL: there is none. */
+const ptx_row *ptx_find_row(const ptx_row *rows, size_t n, const char *name);
 const ptx_row *ptx_integer_row(const char *name);
 const ptx_row *ptx_float_row(const char *name);
 /* What an atomic operation ("add", "u32") makes of the word that is there and its operands. */
