@@ -252,19 +252,23 @@ static bool has_begun(const fy_mix_kernel *kernel, const fy_mix_call *call)
     return all;
 }
 
-/* What lies before the kernel, as a call of another handle of this rank, takes as long as it likes.
+/*
+ * Looked at once in so long a time, for whoever waits looks here all the while. What lies before
+ * the kernel, as a call of another handle of this rank, takes as long as it likes.
  */
 static bool is_held_up(const fy_mix_lane *lane)
 {
     fy_mix_kernel *kernel = lane->kernel;
     int64_t now_ns = fy_now_ns();
-    if (has_begun(kernel, lane->call)) {
+    if (now_ns - kernel->since_ns <= kernel->settings->deadline_ns / 4 * 3) {
         return false;
     }
-    if (fy_exec_reached(kernel->exec, kernel->queue, kernel->before, NULL) == FERRY_ERR_TIMEOUT) {
+    if (has_begun(kernel, lane->call) ||
+        fy_exec_reached(kernel->exec, kernel->queue, kernel->before, NULL) == FERRY_ERR_TIMEOUT) {
         kernel->since_ns = now_ns;
+        return false;
     }
-    return now_ns - kernel->since_ns > kernel->settings->deadline_ns / 4 * 3;
+    return true;
 }
 
 /* This rank must wait for the kernel all the same, so the log has the sentence at once. */
