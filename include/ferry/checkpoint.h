@@ -432,11 +432,13 @@ typedef struct ferry_verify_options {
     uint32_t cast;
     const char *quantize;
     const char *dequantize;
+    /* Likewise: of a only these tensors are compared, and b is to have nothing beside them. */
+    const char *subset;
 } ferry_verify_options;
 
 #define FERRY_VERIFY_OPTIONS_INIT                                                                  \
     {                                                                                              \
-        sizeof(ferry_verify_options), 0, 0, NULL, NULL, NULL, 0, NULL, NULL                        \
+        sizeof(ferry_verify_options), 0, 0, NULL, NULL, NULL, 0, NULL, NULL, NULL                  \
     }
 
 typedef struct ferry_verify_result {
@@ -446,7 +448,7 @@ typedef struct ferry_verify_result {
     uint64_t n_replicas; /* local tensors that were compared in addition, on both sides */
     uint64_t n_checked;  /* checksums that were compared */
     double seconds;
-    uint64_t n_left_out; /* tensors of a of which b, in boxes, has nothing */
+    uint64_t n_left_out; /* tensors of a, and of the subset, of which b, in boxes, has nothing */
 } ferry_verify_result;
 
 #define FERRY_VERIFY_RESULT_INIT                                                                   \

@@ -31,19 +31,23 @@ static ferry_status list_tensors(const ferry_reshard *c, fy_boxed_tensor **tenso
     return FERRY_OK;
 }
 
-/* A parameter is wanted with all its tensors, or with none. */
-static ferry_status choose_parameter(ferry_reshard *c, const fy_subset *subset, size_t number,
-                                     ferry_error *error)
+/* The name by which a subset takes a box: scales that are made come with their weights. */
+static const char *asked_name(const ferry_reshard *c, const char *tensor)
 {
-    const fy_parameter *p = &c->boxed->side->parameters[number];
+    uint32_t t = fy_spec_find_tensor(c->job.spec, tensor); /* what is not there is told later */
+    bool is_made = t != FY_NONE && fy_change_is_made(&c->job.changes[t]);
+    return is_made ? c->job.spec->tensors[c->job.changes[t].weight].name : tensor;
+}
+
+/* A parameter is wanted with all its tensors, or with none. */
+static ferry_status choose_parameter(ferry_reshard *c, const ferry_side *side,
+                                     const fy_subset *subset, size_t number, ferry_error *error)
+{
+    const fy_parameter *p = &side->parameters[number];
     const char *in = NULL, *out = NULL;
     for (uint32_t i = 0; i < p->n_boxes; i++) {
-        const fy_said_box *box = &c->boxed->side->boxes[p->first_box + i];
-        const char *name = c->boxed->side->tensors[box->tensor].name;
-        uint32_t t = fy_boxed_tensor_of(c->boxed, box);
-        bool is_made = fy_change_is_made(&c->job.changes[t]); /* which come with their weights */
-        const char *of = is_made ? c->job.spec->tensors[c->job.changes[t].weight].name : name;
-        *(fy_subset_has(subset, of) ? &in : &out) = name;
+        const char *name = side->tensors[side->boxes[p->first_box + i].tensor].name;
+        *(fy_subset_has(subset, asked_name(c, name)) ? &in : &out) = name;
     }
     if (in != NULL && out != NULL) {
         return fy_fail(error, FERRY_ERR_INVALID_INPUT,
@@ -70,15 +74,16 @@ static ferry_status check_unused(const ferry_reshard *c, fy_subset *subset, ferr
                                     c->from->path, (int)unused->length, unused->text, c->subset);
 }
 
-static ferry_status choose_parameters(ferry_reshard *c, ferry_error *error)
+static ferry_status choose_parameters(ferry_reshard *c, const ferry_side *sorted,
+                                      ferry_error *error)
 {
     fy_subset subset;
-    size_t n = c->boxed->side->n_parameters;
+    size_t n = sorted->n_parameters;
     c->wants_parameter = fy_alloc_zeroed(n, sizeof *c->wants_parameter);
     FY_TRY(fy_check_memory(c->wants_parameter != NULL, "the parameters of a layout", error));
     ferry_status status = fy_subset_create(c->subset, &subset, error);
     for (size_t p = 0; p < n && status == FERRY_OK; p++) {
-        status = choose_parameter(c, &subset, p, error);
+        status = choose_parameter(c, sorted, &subset, p, error);
     }
     FY_THEN(status, c->subset == NULL ? FERRY_OK : check_unused(c, &subset, error));
     fy_subset_cleanup(&subset);
@@ -159,13 +164,11 @@ static bool is_zero(const fy_fill *fill)
 }
 
 /* A tensor of a parameter that is cast: FY_NONE. */
-static uint32_t find_cast(const ferry_reshard *c, const ferry_side *side, uint32_t parameter)
+static uint32_t find_cast(const ferry_reshard *c, const ferry_side *sorted, const fy_parameter *p)
 {
-    for (size_t i = 0; i < side->n_boxes; i++) {
-        const fy_said_box *box = &side->boxes[i];
-        uint32_t t = box->parameter != parameter
-                         ? FY_NONE
-                         : fy_spec_find_tensor(c->job.spec, side->tensors[box->tensor].name);
+    for (uint32_t i = 0; i < p->n_boxes; i++) {
+        const fy_said_box *box = &sorted->boxes[p->first_box + i];
+        uint32_t t = fy_spec_find_tensor(c->job.spec, sorted->tensors[box->tensor].name);
         if (t != FY_NONE && c->job.changes[t].kind == FY_CAST) {
             return t;
         }
@@ -173,28 +176,48 @@ static uint32_t find_cast(const ferry_reshard *c, const ferry_side *side, uint32
     return FY_NONE;
 }
 
+static ferry_status fail_untyped(const ferry_reshard *c, const fy_parameter *p, uint32_t tensor,
+                                 ferry_error *error)
+{
+    const char *name = c->job.spec->tensors[tensor].name;
+    char from[FERRY_DTYPE_TEXT_BYTES], to[FERRY_DTYPE_TEXT_BYTES];
+    ferry_dtype_format(c->job.spec->tensors[tensor].dtype, from, sizeof from);
+    ferry_dtype_format(c->job.changes[tensor].dtype, to, sizeof to);
+    return fy_fail(error, FERRY_ERR_INVALID_INPUT,
+                   "%s: parameter \"%s\" has a fill with bits and no \"dtype\", and \"%s\" "
+                   "becomes %s of %s by --cast: say \"dtype\": \"%s\", and the bits in it",
+                   c->to, p->name, name, to, from, to);
+}
+
 /*
  * The bits of a fill are of the parameter's type. Where that is not said it is the one that tensors
- * become, and who wrote the layout may have meant the one that they have.
+ * become, and who wrote the layout may have meant the one that they have. Of a parameter that is
+ * left out nobody writes them, so that they need no type: there they are as good as zeros.
  */
-static ferry_status check_fills(const ferry_reshard *c, const ferry_side *side, ferry_error *error)
+static ferry_status check_fills(const ferry_reshard *c, ferry_side *sorted, ferry_error *error)
 {
-    for (size_t i = 0; i < side->n_fills; i++) {
-        const fy_fill *fill = &side->fills[i];
-        const fy_parameter *p = &side->parameters[fill->parameter];
-        uint32_t t =
-            p->dtype.kind != 0 || is_zero(fill) ? FY_NONE : find_cast(c, side, fill->parameter);
-        if (t != FY_NONE) {
-            char from[FERRY_DTYPE_TEXT_BYTES], to[FERRY_DTYPE_TEXT_BYTES];
-            ferry_dtype_format(c->job.spec->tensors[t].dtype, from, sizeof from);
-            ferry_dtype_format(c->job.changes[t].dtype, to, sizeof to);
-            return fy_fail(error, FERRY_ERR_INVALID_INPUT,
-                           "%s: parameter \"%s\" has a fill with bits and no \"dtype\", and \"%s\" "
-                           "becomes %s of %s by --cast: say \"dtype\": \"%s\", and the bits in it",
-                           c->to, p->name, c->job.spec->tensors[t].name, to, from, to);
+    for (size_t i = 0; i < sorted->n_fills; i++) {
+        fy_fill *fill = &sorted->fills[i];
+        const fy_parameter *p = &sorted->parameters[fill->parameter];
+        uint32_t t = p->dtype.kind != 0 || is_zero(fill) ? FY_NONE : find_cast(c, sorted, p);
+        if (t == FY_NONE) {
+            continue;
         }
+        if (c->wants_parameter[fill->parameter]) {
+            return fail_untyped(c, p, t, error);
+        }
+        fill->n_digits = 0;
+        memset(fill->bits, 0, sizeof fill->bits);
     }
     return FERRY_OK;
+}
+
+/* What is wanted of a side, before its types are known: fills of the rest need none. */
+static ferry_status choose(ferry_reshard *c, ferry_side *side, ferry_error *error)
+{
+    FY_TRY(side->is_sorted ? FERRY_OK : fy_side_sort(side, error));
+    FY_TRY(choose_parameters(c, side, error));
+    return check_fills(c, side, error);
 }
 
 ferry_status fy_reshard_make_boxed(ferry_reshard *c, ferry_error *error)
@@ -202,7 +225,7 @@ ferry_status fy_reshard_make_boxed(ferry_reshard *c, ferry_error *error)
     fy_boxed_tensor *tensors = NULL;
     ferry_side *side = c->boxes;
     c->boxes = NULL;
-    ferry_status status = check_fills(c, side, error);
+    ferry_status status = choose(c, side, error);
     FY_THEN(status, list_tensors(c, &tensors, error));
     if (status != FERRY_OK) {
         ferry_side_destroy(side);
@@ -210,7 +233,6 @@ ferry_status fy_reshard_make_boxed(ferry_reshard *c, ferry_error *error)
     }
     status = fy_boxed_create(side, c->to, tensors, c->job.spec->n_tensors, &c->boxed, error);
     fy_free(tensors);
-    FY_THEN(status, choose_parameters(c, error));
     FY_THEN(status, fy_boxed_list_ranks(c->boxed, c->wants_parameter, error));
     FY_THEN(status, check_boxes(c, error));
     bool *wanted = fy_alloc_zeroed(c->job.spec->n_tensors, sizeof *wanted);

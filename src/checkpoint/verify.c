@@ -19,12 +19,18 @@ static ferry_status fail_missing(const fy_verify_work *c, const char *tensor, in
                    c->sides[in].checkpoint->path, c->sides[1 - in].checkpoint->path);
 }
 
-/* What only b has, or what a has as scales that its changes consume. */
-static ferry_status fail_added(const fy_verify_work *c, const char *tensor, bool is_consumed,
+/* What only b has, what the subset leaves out, or what a has as scales that its changes consume.
+ * number: in a; FY_NONE: it is not there */
+static ferry_status fail_added(const fy_verify_work *c, const char *tensor, uint32_t number,
                                ferry_error *error)
 {
-    return !is_consumed
-               ? fail_missing(c, tensor, 1, error)
+    if (number == FY_NONE) {
+        return fail_missing(c, tensor, 1, error);
+    }
+    return fy_verify_leaves_out(c, number)
+               ? fy_fail(error, FERRY_ERR_DIFFERENT,
+                         "\"%s\" is in %s, but the subset \"%s\" leaves it out", tensor,
+                         c->sides[1].checkpoint->path, c->options->subset)
                : fy_fail(error, FERRY_ERR_DIFFERENT,
                          "\"%s\" is in %s, but in %s it holds the scales of codes, which are not "
                          "there any more once they are dequantized",
@@ -70,8 +76,8 @@ static ferry_status verify_models(fy_verify_work *c, ferry_error *error)
     for (uint32_t i = 0; i < c->n_tensors; i++) {
         const char *name = job->problem.tensors[i].name;
         c->twin[i] = FY_NONE;
-        if (!job->is_wanted[i]) {
-            continue; /* scales that are consumed */
+        if (!fy_verify_wants(c, i)) {
+            continue; /* scales that are consumed, too */
         }
         c->twin[i] = fy_ckpt_find(b, name);
         if (c->twin[i] == FY_INDEX_NONE && b->boxed != NULL) {
@@ -86,11 +92,11 @@ static ferry_status verify_models(fy_verify_work *c, ferry_error *error)
     }
     for (size_t i = 0; i < b->n_tensors; i++) {
         uint32_t t = fy_spec_find_tensor(job->spec, b->tensors[i].name);
-        if (t == FY_NONE || !job->is_wanted[t]) {
-            return fail_added(c, b->tensors[i].name, t != FY_NONE, error);
+        if (t == FY_NONE || !fy_verify_wants(c, t)) {
+            return fail_added(c, b->tensors[i].name, t, error);
         }
     }
-    return FERRY_OK;
+    return fy_verify_check_filled(c, error);
 }
 
 /* ---- the work ---- */
@@ -117,13 +123,15 @@ static ferry_status make_whole(const ferry_checkpoint *checkpoint, const fy_job_
     return fy_job_place(job, one, error);
 }
 
-/* options, config: what it changes by; NULL, NULL: it stays as it is. other: the other side's */
+/* options, subset, config: what it changes by; NULL: it stays as it is. other: the other side's */
 static ferry_status open_side(fy_verify_side *side, const ferry_checkpoint *checkpoint,
-                              const fy_change_options *options, const json_t *config,
-                              const ferry_checkpoint *other, ferry_error *error)
+                              const fy_change_options *options, const char *subset,
+                              const json_t *config, const ferry_checkpoint *other,
+                              ferry_error *error)
 {
     bool makes_boxes = !side->is_b && other->boxed != NULL;
     fy_job_target one = {.name = checkpoint->path,
+                         .subset = makes_boxes ? NULL : subset, /* boxes are of whole tensors */
                          .options = options,
                          .config = config,
                          .may_lack = makes_boxes,
@@ -174,13 +182,17 @@ static ferry_status share_boxes(fy_verify_work *c, uint64_t least_bytes, ferry_e
 static ferry_status open_changed(fy_verify_work *c, const ferry_checkpoint *a, ferry_error *error)
 {
     const ferry_verify_options *o = c->options;
-    fy_change_options options = {
-        .cast = o->cast, .quantize = o->quantize, .dequantize = o->dequantize};
+    bool may_hold_scales = c->sides[1].checkpoint->boxed != NULL && o->quantize != NULL;
+    fy_change_options options = {.cast = o->cast,
+                                 .quantize = o->quantize,
+                                 .dequantize = o->dequantize,
+                                 .subset = may_hold_scales ? NULL : o->subset};
     fy_job_target one = {.name = a->path, .may_lack = c->sides[1].checkpoint->boxed != NULL};
     json_t *config = NULL;
     uint64_t least = 0, least_block = 0;
     ferry_status status = o->dequantize == NULL ? FERRY_OK : fy_config_load(a, &config, error);
-    FY_THEN(status, open_side(&c->sides[0], a, &options, config, c->sides[1].checkpoint, error));
+    FY_THEN(status,
+            open_side(&c->sides[0], a, &options, o->subset, config, c->sides[1].checkpoint, error));
     json_decref(config);
     for (uint32_t t = 0; status == FERRY_OK && t < c->sides[0].whole.problem.n_tensors; t++) {
         least = fy_max(least, fy_change_least_room(&c->sides[0].whole, t));
@@ -275,6 +287,7 @@ static void clean_up(fy_verify_work *c)
         fy_checked_cleanup(&c->sides[s].checked);
     }
     fy_free(c->workers);
+    fy_subset_cleanup(&c->subset);
     fy_matrices_destroy(c->matrices);
     fy_free(c->twin);
     fy_free(c->digests);
@@ -326,14 +339,17 @@ static ferry_status compare_part(void *context, uint32_t worker, size_t part, fe
     fy_verify_worker *w = &c->workers[worker];
     if (part >= c->n_tensors) {
         size_t number = part - c->n_tensors, n = n_parameters(c, 0);
-        return number < n ? fy_verify_parameter(c, w, 0, (uint32_t)number, error)
-                          : fy_verify_parameter(c, w, 1, (uint32_t)(number - n), error);
+        uint32_t side = number < n ? 0 : 1;
+        number -= side == 0 ? 0 : n;
+        return fy_verify_wants_parameter(c, side, number)
+                   ? fy_verify_parameter(c, w, side, (uint32_t)number, error)
+                   : FERRY_OK;
     }
     uint32_t a = (uint32_t)part, b = c->twin[part];
     bool is_made = c->sides[0].whole.problem.tensors[a].is_made;
     bool is_alone = !is_made || c->sides[1].checkpoint->boxed != NULL;
     ferry_status status = b != FY_NONE && is_alone ? compare_tensor(c, w, a, error) : FERRY_OK;
-    if (c->sides[0].has_own && !is_made) {
+    if (c->sides[0].has_own && fy_verify_reads(c, a)) {
         FY_THEN(status, fy_verify_replicas(c, w, 0, a, error));
     }
     if (c->sides[1].has_own && b != FY_NONE) {
@@ -342,12 +358,16 @@ static ferry_status compare_part(void *context, uint32_t worker, size_t part, fe
     return status;
 }
 
-static uint64_t tensor_bytes(const ferry_checkpoint *checkpoint)
+static uint64_t tensor_bytes(const fy_ckpt_tensor *t)
+{
+    return fy_ceil_div(fy_box_volume(t->shape, t->n_dims) * t->dtype.element_bits, 8);
+}
+
+static uint64_t all_bytes(const ferry_checkpoint *checkpoint)
 {
     uint64_t bytes = 0;
     for (size_t i = 0; i < checkpoint->n_tensors; i++) {
-        const fy_ckpt_tensor *t = &checkpoint->tensors[i];
-        bytes += fy_ceil_div(fy_box_volume(t->shape, t->n_dims) * t->dtype.element_bits, 8);
+        bytes += tensor_bytes(&checkpoint->tensors[i]);
     }
     return bytes;
 }
@@ -359,14 +379,13 @@ static ferry_status run(fy_verify_work *c, ferry_error *error)
                        .work = compare_part,
                        .tick = tick,
                        .context = c};
+    const ferry_checkpoint *a = c->sides[0].checkpoint;
     bool reads_a = c->sides[1].checkpoint->boxed == NULL || c->options->visitor != NULL;
-    c->total_bytes = reads_a ? tensor_bytes(c->sides[0].checkpoint) : 0;
-    for (int s = 0; s < 2; s++) {
-        const ferry_checkpoint *checkpoint = c->sides[s].checkpoint;
-        bool has_more = c->sides[s].has_own || checkpoint->boxed != NULL;
-        for (size_t i = 0; has_more && i < checkpoint->n_files; i++) {
-            c->total_bytes += checkpoint->files[i].header.data_bytes;
-        }
+    for (uint32_t t = 0; reads_a && t < a->n_tensors; t++) {
+        c->total_bytes += fy_verify_reads(c, t) ? tensor_bytes(&a->tensors[t]) : 0;
+    }
+    for (uint32_t s = 0; s < 2; s++) {
+        c->total_bytes += fy_verify_local_bytes(c, s);
     }
     return fy_crew_run(&job, error);
 }
@@ -388,6 +407,7 @@ static ferry_status prepare(fy_verify_work *c, const ferry_checkpoint *a, const 
     c->sides[0].checkpoint = a;
     c->sides[1].checkpoint = b;
     c->sides[1].is_b = true;
+    FY_TRY(fy_subset_create(c->options->subset, &c->subset, error));
     FY_TRY(share_boxes(c, 0, error));
     FY_TRY(open_changed(c, a, error));
     c->n_tensors = c->sides[0].whole.problem.n_tensors;
@@ -400,9 +420,10 @@ static ferry_status prepare(fy_verify_work *c, const ferry_checkpoint *a, const 
     FY_TRY(fy_verify_map_boxes(c, error));
     FY_TRY(b->boxed == NULL ? FERRY_OK
                             : fy_matrices_create(&c->sides[0].whole, &c->matrices, error));
+    FY_TRY(fy_verify_check_subset(c, error));
     FY_TRY(verify_models(c, error));
     FY_TRY(check_there(c, error));
-    FY_TRY(open_side(&c->sides[1], b, NULL, NULL, a, error));
+    FY_TRY(open_side(&c->sides[1], b, NULL, NULL, NULL, a, error));
     for (uint32_t i = 0; i < c->buffers.n_threads; i++) {
         FY_TRY(make_worker(c, &c->workers[i], error));
     }
@@ -415,8 +436,7 @@ static void visit(const fy_verify_work *c)
     for (size_t i = 0; c->options->visitor != NULL && i < c->n_tensors; i++) {
         if (c->twin[i] != FY_NONE && has_whole(c, (uint32_t)i)) {
             const fy_ckpt_tensor *t = &b->tensors[c->twin[i]];
-            uint64_t bits = fy_box_volume(t->shape, t->n_dims) * t->dtype.element_bits;
-            c->options->visitor(c->options->context, t->name, fy_ceil_div(bits, 8), c->digests[i]);
+            c->options->visitor(c->options->context, t->name, tensor_bytes(t), c->digests[i]);
         }
     }
 }
@@ -454,7 +474,7 @@ ferry_status ferry_checkpoint_verify(const ferry_checkpoint *a, const ferry_chec
     if (status == FERRY_OK && result_out != NULL) {
         ferry_verify_result result = {.struct_size = sizeof result,
                                       .n_tensors = b->n_tensors,
-                                      .tensor_bytes = tensor_bytes(b),
+                                      .tensor_bytes = all_bytes(b),
                                       .n_replicas = atomic_load(&c.n_replicas),
                                       .n_checked = atomic_load(&c.sides[0].checked.n_checked) +
                                                    atomic_load(&c.sides[1].checked.n_checked),

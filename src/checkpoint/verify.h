@@ -32,6 +32,7 @@ typedef struct fy_verify_worker {
 typedef struct fy_verify_work {
     fy_verify_side sides[2];
     const ferry_verify_options *options;
+    fy_subset subset; /* what of a is compared; all zero: everything */
     fy_buffers buffers;
     fy_maker_room maker_room;
     uint32_t *number_in_a; /* of b's tensors, where b is in boxes */
@@ -87,6 +88,26 @@ ferry_status fy_verify_tensor(fy_verify_work *work, fy_verify_worker *worker, ui
 /* Every local tensor of a side, with what the first of those who hold the same has. */
 ferry_status fy_verify_replicas(fy_verify_work *work, fy_verify_worker *worker, uint32_t side,
                                 uint32_t tensor, ferry_error *error);
+
+/* ---- what is compared ---- */
+
+/* Whether the subset leaves out a tensor of a as it changes; scales that are made come with their
+ * weights. */
+bool fy_verify_leaves_out(const fy_verify_work *work, uint32_t tensor);
+/* Whether it is in what a becomes, and the subset takes it. */
+bool fy_verify_wants(const fy_verify_work *work, uint32_t tensor);
+/* Whether what a itself has of a tensor is looked at: also scales that its changes consume. */
+bool fy_verify_reads(const fy_verify_work *work, uint32_t tensor);
+/* Whether a parameter of a side in boxes is made again: of b all are. */
+bool fy_verify_wants_parameter(const fy_verify_work *work, uint32_t side, size_t number);
+
+/* Refuses a subset that a reshard of a would refuse. */
+ferry_status fy_verify_check_subset(fy_verify_work *work, ferry_error *error);
+/* Whether b, in boxes, has a parameter of fills alone that the subset leaves out. */
+ferry_status fy_verify_check_filled(const fy_verify_work *work, ferry_error *error);
+
+/* What a side's files hold of that, where each is looked at by itself. */
+uint64_t fy_verify_local_bytes(const fy_verify_work *work, uint32_t side);
 
 /* ---- a side in boxes ---- */
 

@@ -214,6 +214,8 @@ def check_subset(case, side):
     added = case.with_scales(side)["boxes"][len(side["boxes"]):]
     taken += [entry for entry in added if all(map(is_of, entry["holds"]))]
     box_files.check_boxed(out, {"boxes": taken}, case.made, case.model)
+    done = case.ferry.verify(case.source, out, *case.option, "--include", of)
+    must(done.code == 0 and done.error == "", str(done))
 
 
 def says_quantize(form):

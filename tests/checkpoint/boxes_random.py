@@ -81,6 +81,22 @@ def check_subset(ferry, folder, rng, source, side, tensors, model):
     must(done.code == 0, str(done))
     box_files.check_boxed(folder / "subset", {"boxes": taken}, tensors, model)
     must(ferry.verify(source, folder / "subset").code == 0, "a subset must be a checkpoint")
+    check_subset_verify(ferry, folder, source, pattern, taken, tensors)
+
+
+def check_subset_verify(ferry, folder, source, pattern, taken, tensors):
+    """By the pattern it is all that there is to be; the folder with all boxes has more, or has not."""
+    words, held = ["--subset", pattern, "--json"], box_files.held_tensors({"boxes": taken})
+    shown = parse(ferry.verify(source, folder / "subset", *words))
+    wanted = {name for name in tensors if glob_match(pattern, name)}
+    must(shown["equal"] and shown["n_left_out"] == len(wanted - held)
+         and {entry["name"] for entry in shown["tensors"]} == held, "verify: %s" % shown)
+    shown = parse(ferry.verify(source, folder / "out", *words))
+    more = [entry["name"] for entry in parse(ferry.verify(source, folder / "out", "--json"))["tensors"]
+            if entry["name"] not in wanted]
+    must(shown["equal"] == (more == []), "verify: %s, beside %s" % (shown, more))
+    must(shown["equal"] or any(shown_in(name, shown["difference"]) for name in more),
+         "verify: %s, beside %s" % (shown, more))
 
 
 def check_verify(ferry, folder, rng, source, boxed, tensors, side):

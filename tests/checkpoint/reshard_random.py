@@ -117,6 +117,22 @@ class Case:
                       if oracle.glob_match(pattern, name)}
         self.ferry.reshard(source, "hf", self.path("subset"), "--subset", pattern)
         check_logical(self.path("subset"), chosen, self.model)
+        self.check_subset_verify(source, self.path("subset"), pattern, chosen)
+
+    def check_subset_verify(self, source, made, pattern, chosen):
+        """Equal with the pattern; without it, or with it and a folder that has more, a name is told."""
+        done = self.ferry.verify(source, made, "--subset", pattern, "--json")
+        must(done.code == 0, str(done))
+        told = {entry["name"]: entry["digest"] for entry in json.loads(done.out)["tensors"]}
+        must(told == {name: store.checksum(tensor.data) for name, tensor in chosen.items()},
+             "verify: %s" % told)
+        all_of = json.loads(self.ferry.verify(source, source, "--json").out)["tensors"]
+        gone = [entry["name"] for entry in all_of if entry["name"] not in chosen]
+        for a, b, words in ((source, made, []), (source, source, ["--subset", pattern])):
+            done = self.ferry.verify(a, b, *words)
+            must(done.code == int(gone != []), str(done))
+            must(not gone or any(shown_in(name, done.error) for name in gone),
+                 "verify must name one of %s: %s" % (gone, done))
 
     def check_parts(self, one, kept):
         part_bytes = self.rng.choice([1, 7, 64, 300, 1000])

@@ -170,8 +170,8 @@ def case_help():
                            "--verbose", "--json", "--help"),
                "inspect": ("--json", *patterns, "--tensors", "--checksums", "--stats",
                            "--memory-cap", "--threads", "--quiet", "--verbose", "--help"),
-               "verify": ("--json", "--digests", "--cast", "--quantize", "--dequantize", "--threads", "--memory-cap", "--quiet",
-                          "--verbose", "--help")}
+               "verify": ("--json", "--digests", *patterns, "--cast", "--quantize", "--dequantize", "--threads",
+                          "--memory-cap", "--quiet", "--verbose", "--help")}
     for command in COMMANDS:
         text = good(command, "--help")
         assert text.startswith("Usage: ferry %s [OPTION]... " % command), text
@@ -336,6 +336,90 @@ def case_verify_of_a_part():
         assert (status, out, err.count("\n")) == (1, "", 1) and 'element [0, 0] of "w"' in err, err
 
 
+def case_verify_of_a_subset():
+    """With patterns B has what they take of A: what it has beside that, or lacks, is told by name."""
+    src = source(tensors={"w": ("F32", [4, 4]), "v": ("BF16", [6]), "u": ("I64", [2])})
+    for name, words in (("all", ()), ("some", ("--include", "w,v")), ("one", ("--exclude", "u,v"))):
+        for target in ("hf", layout(dim=0)):
+            good("reshard", src, "--to", target, *words, "--out", FOLDER / f"{name}-{target == 'hf'}", "--quiet")
+    for kind in (True, False):
+        some, one = FOLDER / f"some-{kind}", FOLDER / f"one-{kind}"
+        for a in (src, FOLDER / "all-True", FOLDER / "all-False"):
+            about = json.loads(good("verify", a, some, "--include", "?", "--exclude", "u", "--json"))
+            assert (about["subset"], about["equal"], about["n_tensors"]) == ("?,!u", True, 2), about
+            assert [one["name"] for one in about["tensors"]] == ["w", "v"], about
+            good("verify", a, one, "--subset", "w", "--quiet")
+            err = bad(1, '"v" is in ', "verify", a, some, "--include", "w")
+            assert f'but the subset "w" leaves it out' in err and str(some) in err, err
+            err = bad(1, '"v" is in ', "verify", a, one, "--include", "w,v")
+            assert "but not in" in err, err
+            for words in (("--include", "zz"), ("--include", "w,zz"), ("--exclude", "?"), ("--exclude", "zz")):
+                bad(2, '"', "verify", a, one, *words)
+    assert json.loads(good("verify", src, src, "--json"))["subset"] is None
+
+
+def case_verify_of_a_subset_in_boxes():
+    """Boxes of a part, fills alone, scales that were cast because a pattern names them, and codes."""
+    tensors = {"a.weight": ("F8_E4M3", [4, 4]), "a.weight_scale_inv": ("F32", [2, 2]), "b.weight": ("BF16", [4, 4])}
+    src, boxes = source(tensors=tensors), FOLDER / "boxes.json"
+    holds = {name: [{"tensor": name, "begin": [0, 0], "shape": shape, "offset": 0, "strides": [shape[1], 1]}]
+             for name, (_, shape) in tensors.items()}
+    entries = [{"rank": rank, "parameter": "p." + name, "elements": 16 if name.endswith("t") else 4, "holds": its}
+               for rank, (name, its) in enumerate(holds.items())]
+    entries.append({"rank": 3, "parameter": "filled", "elements": 2, "dtype": "f32", "holds": [],
+                    "fill": [{"offset": 0, "shape": [2], "strides": [1], "bits": "3f800000"}]})
+    ways = {"scales": ["--cast", "bf16", "--include", "a.weight_scale_inv"], "codes": ["--include", "a.weight"],
+            "values": ["--dequantize=f8e4m3:2x2", "--include", "a.weight"],
+            "made": ["--quantize", "f8e4m3:2x2=b.*", "--include", "b.weight"]}
+    for name, words in ways.items():
+        its = [entries[0], *entries[2:]] if name == "values" else entries  # consumed scales are nowhere
+        boxes.write_text(json.dumps({"format": "ferry.layout/1", "boxes": its}))
+        good("reshard", src, "--to", boxes, *words, "--out", FOLDER / name, "--quiet")
+        good("verify", src, FOLDER / name, *words, "--quiet")
+        about = json.loads(good("verify", src, FOLDER / name, *words, "--json"))
+        assert about["n_left_out"] == 0 and about["n_tensors"] == 1 + (name == "made"), about
+    bad(1, '"a.weight_scale_inv" is F32', "verify", src, FOLDER / "scales", "--cast", "bf16", "--exclude", "b.*,a.weight")
+    bad(1, '"a.weight_scale_inv"', "verify", src, FOLDER / "scales", "--include", "b.*")
+    boxes.write_text(json.dumps({"format": "ferry.layout/1", "boxes": entries[2:]}))
+    good("reshard", src, "--to", boxes, "--out", FOLDER / "rest", "--quiet")
+    good("reshard", src, "--to", boxes, "--out", FOLDER / "rest-b", "--include", "b.*", "--quiet")
+    err = bad(1, '"filled" is a parameter of ', "verify", src, FOLDER / "rest", "--include", "b.*")
+    assert 'the subset "b.*" leaves it out' in err, err
+    out = good("verify", src, FOLDER / "rest-b", "--include", "b.*")
+    assert "left out" not in out, out
+    out = good("verify", src, FOLDER / "rest", "--exclude", "a.weight")
+    assert f"left out: 1 tensor of {src} is in no box of" in out, out
+    for words in (("--include", "zz"), ("--include", "b.*,zz")):
+        bad(2, "no tensor matches", "verify", src, FOLDER / "rest-b", *words)
+
+
+def case_verify_reads_what_is_wanted():
+    """Damage in what a subset leaves out of A is not looked at, in shards and in parameters; other damage is."""
+    src = source(tensors={"w": ("F32", [4, 4]), "v": ("BF16", [6])})
+    boxes = FOLDER / "both.json"
+    boxes.write_text(json.dumps({"format": "ferry.layout/1", "boxes": [
+        {"rank": 0, "parameter": "p." + name, "elements": elements, "holds": [
+            {"tensor": name, "begin": [0] * len(shape), "shape": shape, "offset": 0, "strides": strides}]}
+        for name, elements, shape, strides in (("w", 16, [4, 4], [4, 1]), ("v", 6, [6], [1]))]}))
+    whole = FOLDER / "whole.json"
+    whole.write_text(json.dumps({"format": "ferry.layout/1", "mesh": [["dp", 2]], "rules": [{"match": "*"}]}))
+    good("reshard", src, "--to", "hf", "--include", "w", "--out", FOLDER / "w", "--quiet")
+    for target in (boxes, whole):
+        a = FOLDER / ("a-" + target.stem)
+        good("reshard", src, "--to", target, "--out", a, "--quiet")
+        file = a / "rank-00000.safetensors"
+        data = bytearray(file.read_bytes())
+        data[-1] ^= 64  # v is the last: its elements are the smaller ones
+        file.write_bytes(data)
+        good("verify", a, FOLDER / "w", "--include", "w", "--quiet")
+        status, out, err = ask("verify", a, a)
+        assert status in (1, 2) and "v" in err and "damaged" in err, (status, err)
+        data[-13] ^= 64
+        file.write_bytes(data)
+        status, out, err = ask("verify", a, FOLDER / "w", "--include", "w")
+        assert status in (1, 2) and "w" in err and "damaged" in err, (status, err)
+
+
 def case_composed_scales_that_are_asked_for():
     """Scales stay as they are under --cast, composed ones too, but for those that a pattern names."""
     src, layout = source(tensors={name + tail: about for name in "qk" for tail, about in (
@@ -376,6 +460,29 @@ def case_fills_of_casts():
     for number, more in enumerate(({"dtype": "bf16"}, {"fill": [{**entry["fill"][0], "bits": "0000"}]})):
         write(**more)
         good("reshard", src, "--to", boxes, "--cast", "bf16", "--out", FOLDER / f"cast-{number}", "--quiet")
+
+
+def case_fills_that_are_left_out():
+    """A parameter that is left out needs no type for its fills, whatever the cast; one that stays does."""
+    tensors = {"w": ("F16", [4, 4]), "v": ("F16", [4])}
+    src, boxes = source(tensors=tensors), FOLDER / "two.json"
+    fill = {"offset": 16, "shape": [4], "strides": [1], "bits": "3c00"}
+    entries = [{"rank": 0, "parameter": "p", "elements": 20, "fill": [fill], "holds": [
+                {"tensor": "w", "begin": [0, 0], "shape": [4, 4], "offset": 0, "strides": [4, 1]}]},
+               {"rank": 1, "parameter": "q", "elements": 8, "fill": [{**fill, "offset": 4}], "dtype": "f32", "holds": [
+                {"tensor": "v", "begin": [0], "shape": [4], "offset": 0, "strides": [1]}]}]
+    entries[1]["fill"][0]["bits"] = "3f800000"
+    boxes.write_text(json.dumps({"format": "ferry.layout/1", "boxes": entries}))
+    cast = ("reshard", src, "--to", boxes, "--cast", "f32")
+    for number, words in enumerate((("--include", "v"), ("--exclude", "w"), ("--subset", "v,!w"))):
+        out = FOLDER / f"some-{number}"
+        good(*cast, *words, "--out", out, "--quiet")
+        assert [file.name for file in sorted(out.glob("*.safetensors"))] == ["rank-00001.safetensors"], words
+        data = (out / "rank-00001.safetensors").read_bytes()
+        assert data[-16:] == struct.pack("<4f", 1, 1, 1, 1), (words, data)
+    for words in ((), ("--include", "w"), ("--exclude", "v")):
+        status, out, err = ask(*cast, *words, "--out", FOLDER / "none")
+        assert (status, out, err.count("\n")) == (1, "", 1) and '"p" has a fill with bits' in err, (words, err)
 
 
 def case_unknown_tensors():

@@ -20,7 +20,8 @@ static const char help[] =
     "shapes and types, and the same bits, in every replica. A and B are safetensors files, index\n"
     "files, or folders of either kind. Metadata and other files do not count; checksums that a\n"
     "sharded checkpoint has recorded are compared too. Of B in boxes, what its boxes hold is\n"
-    "compared, parameter by parameter, with their fills; it need not hold all of A.\n";
+    "compared, parameter by parameter, with their fills; it need not hold all of A. With\n"
+    "--include and the like, B is to hold those tensors of A, and nothing else.\n";
 
 static const char more_help[] =
     "\n"
@@ -40,7 +41,8 @@ static const char more_help[] =
     "  ferry verify llama llama-tp4\n"
     "  ferry verify llama-tp4 llama-tp8-pp2 --digests\n"
     "  ferry verify model.safetensors copy/model.safetensors --json\n"
-    "  ferry verify llama llama-fp8 --quantize f8e4m3:128x128\n";
+    "  ferry verify llama llama-fp8 --quantize f8e4m3:128x128\n"
+    "  ferry verify llama llama-layer-0 --include 'model.layers.0.*'\n";
 
 enum {
     OPT_JSON = 256,
@@ -57,6 +59,7 @@ static const option_row rows[] = {
            "a line for each tensor before: XXH3 (64 bits) of its bytes when it is whole, their "
            "number, "
            "and its name"),
+    PATTERN_ROWS("tensors"),
     OPTION_WORDS("bf16 f16 f32 f8e4m3", "cast", "TYPE", OPT_CAST,
                  "whether B is what ferry reshard makes of A with this option; the same of these:"),
     OPTION("quantize", "FORMAT[=PATTERN]", OPT_QUANTIZE, "whether B is A quantized"),
@@ -87,6 +90,10 @@ static int apply_option(int option, void *request)
         return parse_cap("verify", "--memory-cap", optarg, &v->options.memory_cap_bytes);
     case OPT_THREADS:
         return parse_count("verify", "--threads", optarg, MOST_FILE_THREADS, &v->options.n_threads);
+    case SHARED_OPT_INCLUDE:
+    case SHARED_OPT_EXCLUDE:
+    case SHARED_OPT_SUBSET:
+        return add_pattern("verify", option, optarg, &v->options.subset);
     case OPT_CAST:
         return parse_cast("verify", optarg, &v->options.cast);
     case OPT_QUANTIZE:
@@ -126,6 +133,12 @@ static void begin_json(verify_run *v)
     print_json_text(v->path[0]);
     printf(",\"b\":");
     print_json_text(v->path[1]);
+    printf(",\"subset\":");
+    if (v->options.subset == NULL) {
+        printf("null");
+    } else {
+        print_json_text(v->options.subset);
+    }
     printf(",\n\"tensors\":[");
 }
 

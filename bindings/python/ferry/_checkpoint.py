@@ -368,6 +368,7 @@ def verify(
     a: Union[Path, Checkpoint],
     b: Union[Path, Checkpoint],
     *,
+    subset: Optional[str] = None,
     cast: Any = None,
     quantize: Optional[str] = None,
     dequantize: Union[bool, str, None] = None,
@@ -384,15 +385,15 @@ def verify(
 
     ``b`` may be in boxes that do not hold all of ``a``: then what they hold is compared.
 
-    With ``cast``, ``quantize`` or ``dequantize``, ``b`` is to be what :func:`reshard` makes of ``a``
-    with them, to the bit.
+    With ``subset``, ``cast``, ``quantize`` or ``dequantize``, ``b`` is to be what :func:`reshard`
+    makes of ``a`` with them, to the bit: with a ``subset`` it has nothing beside those tensors.
     """
     sides = [one if isinstance(one, Checkpoint) else inspect(one) for one in (a, b)]
     found: Optional[Dict[str, int]] = {} if digests else None
     try:
         totals = _ferry.verify(
-            sides[0]._handle, sides[1]._handle, cast, quantize, _format(dequantize), memory_cap,
-            threads, found, _told(progress),
+            sides[0]._handle, sides[1]._handle, subset, cast, quantize, _format(dequantize),
+            memory_cap, threads, found, _told(progress),
         )  # fmt: skip
     except Different as error:
         match = _DIFFERENCE.match(str(error))

@@ -267,6 +267,7 @@ def reshard(
 def verify(
     a: Checkpoint,
     b: Checkpoint,
+    subset: Optional[str],
     cast: object,
     quantize: Optional[str],
     dequantize: Optional[str],

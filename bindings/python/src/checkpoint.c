@@ -420,15 +420,16 @@ static PyObject *reshard(PyObject *module, PyObject *args, PyObject *kwargs)
 static PyObject *verify(PyObject *module, PyObject *args, PyObject *kwargs)
 {
     (void)module;
-    static char *names[] = {"a",          "b",       "cast",    "quantize", "dequantize",
-                            "memory_cap", "threads", "digests", "progress", NULL};
+    static char *names[] = {"a",        "b",          "subset",     "cast",
+                            "quantize", "dequantize", "memory_cap", "threads",
+                            "digests",  "progress",   NULL};
     PyObject *a, *b, *cast, *cap, *threads, *digests, *progress;
     ferry_dtype dtype = {0, 0};
     ferry_verify_options options = FERRY_VERIFY_OPTIONS_INIT;
     ferry_verify_result result = FERRY_VERIFY_RESULT_INIT;
     ferry_error error;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!O!OzzOOOO", names, checkpoint_type, &a,
-                                     checkpoint_type, &b, &cast, &options.quantize,
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!O!zOzzOOOO", names, checkpoint_type, &a,
+                                     checkpoint_type, &b, &options.subset, &cast, &options.quantize,
                                      &options.dequantize, &cap, &threads, &digests, &progress) ||
         (cast != Py_None && !fp_dtype_of(cast, &dtype)) ||
         !fp_u64(cap, "memory_cap", &options.memory_cap_bytes) ||
@@ -488,7 +489,7 @@ bool fp_add_checkpoint(PyObject *module)
                 "threads, resume, dry_run, progress, onto, names, config)",
                 "Writes a checkpoint in another layout, or says what that would write.")},
         {"verify", FP_KEYWORDS(verify),
-         FP_DOC("verify($module, /, a, b, cast, quantize, dequantize, memory_cap, threads, "
+         FP_DOC("verify($module, /, a, b, subset, cast, quantize, dequantize, memory_cap, threads, "
                 "digests, progress)",
                 "(tensors, bytes, replicas, checksums, seconds) of equals.")},
         {NULL, NULL, 0, NULL},

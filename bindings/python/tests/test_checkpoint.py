@@ -699,6 +699,18 @@ class CompareTest(Files):
             self.assertRegex(text, r"^[0-9a-f]{16}$")
         self.assertIsNone(ferry.verify(self.model, self.model).digests)
 
+    def test_a_subset(self):
+        ferry.reshard(self.model, TP, self.at("norm"), subset="norm,rows.*")
+        result = ferry.verify(self.model, self.at("norm"), subset="norm,rows.*", digests=True)
+        wanted = {name for name in self.tensors if name == "norm" or name.startswith("rows.")}
+        self.assertEqual((set(result.digests), result.n_tensors), (wanted, len(wanted)))
+        for subset, tensor in (("norm", "rows."), (None, "")):
+            with self.assertRaises(ferry.Different) as raised:
+                ferry.verify(self.model, self.at("norm"), subset=subset)
+            self.assertTrue(raised.exception.tensor.startswith(tensor), raised.exception)
+        with self.assertRaises(ferry.InvalidInput):
+            ferry.verify(self.model, self.at("norm"), subset="no-such")
+
     def different(self, path, tensor, place, words):
         with self.assertRaises(ferry.Different) as raised:
             ferry.verify(self.model, path)
