@@ -166,7 +166,8 @@ static ferry_status fill_and_sync(FILE *stream, const char *path, fy_file_fill_f
  * A new file under a name that nobody has, written to temporary: neither another thread's file nor
  * a link that somebody left in a shared folder is ever written to.
  */
-static FILE *create_beside(const char *path, char *temporary, size_t n_bytes, ferry_error *error)
+static FILE *create_beside(const char *path, mode_t mode, char *temporary, size_t n_bytes,
+                           ferry_error *error)
 {
     enum { MOST_TRIES = 16 };
     int descriptor = -1;
@@ -176,7 +177,7 @@ static FILE *create_beside(const char *path, char *temporary, size_t n_bytes, fe
             break;
         }
         snprintf(temporary, n_bytes, "%s.%016llx.tmp", path, (unsigned long long)number);
-        descriptor = open(temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+        descriptor = open(temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, mode);
         if (descriptor < 0 && errno != EEXIST) {
             break;
         }
@@ -192,20 +193,28 @@ static FILE *create_beside(const char *path, char *temporary, size_t n_bytes, fe
     return stream;
 }
 
+/* Whoever may read and write the old file, and nobody else, may do so with the new one. */
 static ferry_status replace_regular(const char *path, fy_file_fill_fn fill, void *context,
                                     ferry_error *error)
 {
+    struct stat old;
+    bool exists = stat(path, &old) == 0;
+    mode_t mode = exists ? old.st_mode & 0777 : 0666;
     size_t bytes = strlen(path) + 32;
     char *temporary = fy_alloc(bytes, 1);
     FY_TRY(fy_check_memory(temporary != NULL, "a file name", error));
     snprintf(temporary, bytes, "%s", path);
     ferry_status status;
-    FILE *stream = create_beside(path, temporary, bytes, error);
+    FILE *stream = create_beside(path, mode, temporary, bytes, error);
     if (stream == NULL) {
         status = FERRY_ERR_IO;
         goto out;
     }
-    status = fill_and_sync(stream, temporary, fill, context, error);
+    if (exists && fchmod(fileno(stream), mode) != 0) { /* umask has cut it */
+        status = fail_errno(temporary, "the old file's permissions cannot be kept", error);
+    } else {
+        status = fill_and_sync(stream, temporary, fill, context, error);
+    }
     if (fclose(stream) != 0 && status == FERRY_OK) {
         status = fail_errno(temporary, "cannot be written", error);
     }

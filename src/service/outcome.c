@@ -165,17 +165,6 @@ static void finish(ferry_service *service, ferry_status status, const char *sent
     fy_work_over(service->world, &service->work);
 }
 
-bool fy_outcome_of_world(ferry_service *service)
-{
-    ferry_error why = {.message = ""};
-    ferry_status status = fy_failure_get(service->world->failure, NULL, &why);
-    fy_drive_finish(&service->run->drive);
-    fy_transport_withdraw(service->transport);
-    service->is_dirty = true;
-    finish(service, status, why.message);
-    return true;
-}
-
 /* A letter of this run, if one is there: its tag says so. */
 static bool take(ferry_service *service, uint32_t from, fy_letter_use use, fy_reasons *reasons_out,
                  uint32_t *from_out)
@@ -258,6 +247,24 @@ static bool take_verdict(ferry_service *service)
         return false;
     }
     conclude(service, &verdict);
+    return true;
+}
+
+/*
+ * A verdict that is here holds: who was lost behind it had done its part, and others have returned
+ * from this run with it. So one rank that ends as soon as its run is over fails nobody's run.
+ */
+bool fy_outcome_of_world(ferry_service *service)
+{
+    if (service->run->outcome.sent && take_verdict(service)) {
+        return true;
+    }
+    ferry_error why = {.message = ""};
+    ferry_status status = fy_failure_get(service->world->failure, NULL, &why);
+    fy_drive_finish(&service->run->drive);
+    fy_transport_withdraw(service->transport);
+    service->is_dirty = true;
+    finish(service, status, why.message);
     return true;
 }
 

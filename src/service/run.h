@@ -230,7 +230,7 @@ void fy_outcome_begin(ferry_service *service);   /* this rank votes */
 bool fy_outcome_step(ferry_service *service);
 /* Those next to this rank in the tree of votes, and how many they are. */
 uint32_t fy_outcome_neighbours(const ferry_world *world, uint32_t ranks[FY_MOST_WATCHED]);
-bool fy_outcome_of_world(ferry_service *service); /* it has failed: the outcome is why */
+bool fy_outcome_of_world(ferry_service *service); /* it has failed: why, or the verdict before */
 
 /*
  * turns.c: who may send to this rank next; after something has arrived or somebody entered. A

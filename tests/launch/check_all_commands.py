@@ -7,8 +7,11 @@
 Prints the name of every failing case with its reason and exits 1.
 """
 
+import fcntl
 import json
 import os
+import select
+import socket
 import subprocess
 import sys
 import tempfile
@@ -137,17 +140,47 @@ def case_outputs_behind_links():
             assert os.listdir(inner.parent) == ["file"], os.listdir(inner.parent)
 
 
+def case_outputs_keep_permissions():
+    """Who may read the old file may read the new one, and nobody else."""
+    for mode in (0o600, 0o666, 0o640):
+        for words in OUTPUTS[:4]:
+            with tempfile.TemporaryDirectory() as folder:
+                path = Path(folder) / "out"
+                path.touch()
+                path.chmod(mode)
+                written(words, folder, path)
+                assert path.stat().st_mode & 0o7777 == mode and path.stat().st_size > 0, (words, oct(mode))
+
+
+def case_outputs_to_readers_that_leave():
+    """Of a pipe that nobody reads to its end the command says so: a signal would end it silently."""
+    with tempfile.TemporaryDirectory() as folder:
+        fifo = Path(folder) / "fifo"
+        os.mkfifo(fifo)
+        reader = os.open(fifo, os.O_RDONLY | os.O_NONBLOCK)
+        fcntl.fcntl(reader, fcntl.F_SETPIPE_SZ, 4096)
+        words = ["plan", spec_in(folder), "--html", str(fifo)]  # more than it holds now
+        writer = subprocess.Popen([FERRY, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        select.select([reader], [], [], 60)
+        os.close(reader)
+        error = writer.communicate(timeout=60)[1]
+        assert writer.returncode == 1 and "fifo: cannot be written: Broken pipe" in error, (writer.returncode, error)
+
+
 def case_outputs_that_cannot_be():
     """They are refused before any work, by the name of the option."""
     with tempfile.TemporaryDirectory() as folder:
         tensors = Path(folder) / "w.safetensors"
         header = b'{"w":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}'
         tensors.write_bytes(len(header).to_bytes(8, "little") + header + bytes(8))
-        result = Path(folder) / "result"
+        result, link = Path(folder) / "result", Path(folder) / "link"
+        link.symlink_to("none/file")
+        socket_path = os.path.join(folder, "socket")
+        socket.socket(socket.AF_UNIX).bind(socket_path)
         for words in [*OUTPUTS, ["run", "SPEC", "--trace"], ["run", "SPEC", "--html"],
                       ["simulate", "SPEC", "--html"],
                       ["reshard", tensors, "--to", "hf", "--out", result, "--html"]]:
-            for path in ("/nosuch/x", folder):
+            for path in ("/nosuch/x", folder, link, "/dev/fd/77", socket_path):
                 said = [spec_in(folder) if word == "SPEC" else word for word in words]
                 status, out, error = ask(*said, path)
                 wanted = '%s: no file can be made at "%s"' % (words[-1], path)

@@ -262,6 +262,24 @@ static void test_replace_follows_no_link(void **state)
     unlink(path_of("precious"));
 }
 
+/* Who may read the old file may read the new one, and nobody else. */
+static void test_replace_keeps_permissions(void **state)
+{
+    (void)state;
+    static const mode_t modes[] = {0600, 0666, 0640, 0400};
+    ferry_error error;
+    struct stat about;
+    for (size_t i = 0; i < sizeof modes / sizeof modes[0]; i++) {
+        put("file", "old", 3);
+        assert_int_equal(chmod(path_of("file"), modes[i]), 0);
+        must(fy_file_replace(path_of("file"), fill, "newer", &error), &error);
+        assert_int_equal(stat(path_of("file"), &about), 0);
+        assert_int_equal(about.st_mode & 07777, modes[i]);
+        assert_int_equal(about.st_size, 5);
+        unlink(path_of("file"));
+    }
+}
+
 /* A pipe is written to, a link is followed, also to a file that is to come; all stay as they are.
  */
 static void *read_fifo(void *context)
@@ -377,6 +395,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_keeps_no_descriptor, make_folder, remove_folder),
         cmocka_unit_test_setup_teardown(test_replace, make_folder, remove_folder),
         cmocka_unit_test_setup_teardown(test_replace_follows_no_link, make_folder, remove_folder),
+        cmocka_unit_test_setup_teardown(test_replace_keeps_permissions, make_folder, remove_folder),
         cmocka_unit_test_setup_teardown(test_replace_what_is_no_file, make_folder, remove_folder),
         cmocka_unit_test_setup_teardown(test_replace_behind_a_link, make_folder, remove_folder),
         cmocka_unit_test_setup_teardown(test_replace_by_threads, make_folder, remove_folder),

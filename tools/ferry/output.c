@@ -7,6 +7,7 @@
 #include <fcntl.h>
 #include <inttypes.h>
 #include <limits.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
@@ -19,18 +20,9 @@ static ferry_status fail_file(const char *path, const char *what, ferry_error *e
     return FERRY_ERR_IO;
 }
 
-/* Takes the descriptor, which may be -1 with errno. */
-static ferry_status write_to(int descriptor, const char *path, fill_file_fn fill,
-                             const void *context, ferry_error *error)
+static ferry_status fill_and_close(FILE *file, const char *path, fill_file_fn fill,
+                                   const void *context, ferry_error *error)
 {
-    FILE *file = descriptor < 0 ? NULL : fdopen(descriptor, "wb");
-    if (file == NULL) {
-        ferry_status status = fail_file(path, "cannot be created", error);
-        if (descriptor >= 0) {
-            close(descriptor);
-        }
-        return status;
-    }
     ferry_status status = fill(context, file, error);
     bool full = status == FERRY_OK && fflush(file) != 0;
     if (status == FERRY_ERR_IO || full) {
@@ -42,11 +34,33 @@ static ferry_status write_to(int descriptor, const char *path, fill_file_fn fill
     return status;
 }
 
-/* flags: of open, beside those of writing. */
-static ferry_status write_file(const char *path, int flags, fill_file_fn fill, const void *context,
-                               ferry_error *error)
+/*
+ * Takes the descriptor, which may be -1 with errno. A reader of a pipe that has left is an error
+ * like any other, and not a signal that ends the command without a word.
+ */
+static ferry_status write_to(int descriptor, const char *path, fill_file_fn fill,
+                             const void *context, ferry_error *error)
 {
-    int descriptor = open(path, O_WRONLY | O_CREAT | O_CLOEXEC | flags, 0666);
+    FILE *file = descriptor < 0 ? NULL : fdopen(descriptor, "wb");
+    if (file == NULL) {
+        ferry_status status = fail_file(path, "cannot be created", error);
+        if (descriptor >= 0) {
+            close(descriptor);
+        }
+        return status;
+    }
+    struct sigaction ignored = {.sa_handler = SIG_IGN}, before;
+    sigaction(SIGPIPE, &ignored, &before);
+    ferry_status status = fill_and_close(file, path, fill, context, error);
+    sigaction(SIGPIPE, &before, NULL);
+    return status;
+}
+
+/* flags: of open, beside those of writing. */
+static ferry_status write_file(const char *path, int flags, mode_t mode, fill_file_fn fill,
+                               const void *context, ferry_error *error)
+{
+    int descriptor = open(path, O_WRONLY | O_CREAT | O_CLOEXEC | flags, mode);
     return write_to(descriptor, path, fill, context, error);
 }
 
@@ -81,9 +95,12 @@ static int descriptor_behind(const char *path)
     return named;
 }
 
+/* Whoever may read and write the old file, and nobody else, may do so with the new one. */
 static ferry_status replace_regular(const char *path, fill_file_fn fill, const void *context,
                                     ferry_error *error)
 {
+    struct stat old;
+    bool exists = stat(path, &old) == 0;
     uint64_t number = 0; /* a name that nobody can have made a link of in a shared folder */
     if (getrandom(&number, sizeof number, 0) != sizeof number) {
         return fail_file(path, "cannot be named", error);
@@ -95,7 +112,11 @@ static ferry_status replace_regular(const char *path, fill_file_fn fill, const v
         return FERRY_ERR_NO_MEMORY;
     }
     snprintf(temporary, bytes, "%s.%016" PRIx64 ".tmp", path, number);
-    ferry_status status = write_file(temporary, O_EXCL, fill, context, error);
+    mode_t mode = exists ? old.st_mode & 0777 : 0666;
+    ferry_status status = write_file(temporary, O_EXCL, mode, fill, context, error);
+    if (status == FERRY_OK && exists && chmod(temporary, mode) != 0) { /* umask has cut it */
+        status = fail_file(path, "its permissions cannot be kept", error);
+    }
     if (status == FERRY_OK && rename(temporary, path) != 0) {
         status = fail_file(path, "cannot be replaced", error);
     }
@@ -125,7 +146,7 @@ ferry_status replace_file(const char *path, fill_file_fn fill, const void *conte
     if (exists ? !S_ISREG(about.st_mode) : is_link(path)) {
         /* Renaming would put a file in the place of a device, or of a link whose file is to come.
          */
-        return write_file(path, 0, fill, context, error);
+        return write_file(path, 0, 0666, fill, context, error);
     }
     if (!is_link(path)) {
         return replace_regular(path, fill, context, error);
@@ -156,14 +177,51 @@ static bool has_room_beside(const char *path)
     return has;
 }
 
+/* Where a link leads to, at most as far as the system itself goes; for free. */
+static char *end_of_links(const char *path)
+{
+    enum { MOST_LINKS = 40 };
+    char *at = strdup(path);
+    for (int i = 0; at != NULL && i < MOST_LINKS && is_link(at); i++) {
+        char target[PATH_MAX];
+        ssize_t length = readlink(at, target, sizeof target - 1);
+        char *folder = folder_of(at), *next = NULL;
+        if (length > 0 && folder != NULL) {
+            target[length] = '\0';
+            bool is_whole = target[0] == '/';
+            next = malloc(strlen(folder) + (size_t)length + 2);
+            if (next != NULL) {
+                sprintf(next, "%s%s%s", is_whole ? "" : folder, is_whole ? "" : "/", target);
+            }
+        }
+        free(folder);
+        free(at);
+        at = next;
+    }
+    return at;
+}
+
+static bool is_open_for_writing(int descriptor)
+{
+    int flags = fcntl(descriptor, F_GETFL);
+    return flags >= 0 && (flags & O_ACCMODE) != O_RDONLY;
+}
+
 static bool is_writable_place(const char *path)
 {
     struct stat about;
-    if (stat(path, &about) != 0) {
-        return has_room_beside(path);
+    int named = descriptor_behind(path);
+    if (named >= 0) {
+        return is_open_for_writing(named);
+    }
+    if (stat(path, &about) != 0) { /* also a link whose file is still to come */
+        char *end = end_of_links(path);
+        bool is = has_room_beside(end);
+        free(end);
+        return is;
     }
     if (!S_ISREG(about.st_mode)) {
-        return !S_ISDIR(about.st_mode) && access(path, W_OK) == 0;
+        return !S_ISDIR(about.st_mode) && !S_ISSOCK(about.st_mode) && access(path, W_OK) == 0;
     }
     char *target = realpath(path, NULL);
     bool is = has_room_beside(target);

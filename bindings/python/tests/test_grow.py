@@ -8,7 +8,7 @@ import unittest
 
 import ferry
 from ferry import _ferry
-from support import run_ranks
+from support import await_mark, mark, run_ranks
 
 BYTES = 3 * 100_000
 
@@ -111,7 +111,10 @@ def restarted(rank, size, folder):
     digest = refit.digest
     own.fill(1)
     refit.run()
+    mark("run.%d" % rank)
     if rank == 1:
+        for other in (0, 2):
+            await_mark("run.%d" % other)
         os._exit(0)
     try:
         own.fill(2)
