@@ -5,9 +5,10 @@
     python3 bench/simulate_calibrate.py --build build/release [--rounds 5] [--only shm,hosts,mixed]
             [--mib 256] [--rate 1gbit] [--json FILE]
 
-shm: ranks of this machine, sources apart from destinations. Two numbers of the machine are fitted to two
-runs of 4 -> 4, a large one and a small one: what all CPUs copy together, which one rank may use alone
-as well, and the latency. The other layouts are predicted, and run in turns with these.
+shm: ranks of this machine, sources apart from destinations. Three numbers of the machine are fitted to
+three runs of 4 -> 4: what all CPUs copy together, which one rank may use alone as well, of shards that
+stay as they are; what each row adds, of rows that become columns; and the latency, of a small run. The
+other layouts are predicted, and run in turns with these.
 
 hosts: namespaces with links shaped to --rate (tests/multirank/hosts.py, which needs root). The rate is
 the goodput of a plain TCP stream of the same round, and nothing is fitted.
@@ -41,10 +42,10 @@ def side(axis, n, copies=1, first=0, dim=0):
             "rules": [{"match": "*", "shard": [{"dim": dim, "axis": axis}]}]}
 
 
-def spec_of(case, n_bytes):
+def spec_of(case, n_bytes, dim=1):
     n_from, n_to, copies = case
     return {"format": "ferry.spec/1", "source": side("tp", n_from),
-            "destination": side("tp", n_to, copies, first=n_from, dim=1),
+            "destination": side("tp", n_to, copies, first=n_from, dim=dim),
             "tensors": [{"name": "w", "shape": [n_bytes // 2 // WIDTH, WIDTH], "dtype": "bf16"}]}
 
 
@@ -93,11 +94,13 @@ def row(name, predicted, measured):
 
 def fit(ferry, n_bytes):
     """A cluster of one node: this machine."""
-    large, small = (ferry.run(spec_of(FITTED, n)) for n in (n_bytes, n_bytes // 256))
-    n_batches = max(FITTED)  # of a rank: one to each
-    latency = max(0.0, (small - large / 256) / n_batches)
-    rate = n_bytes / large
-    return cluster_of(64, rate, rate, latency, copy_all_gbytes_per_s=rate / 1e9)
+    whole, rows, small = (ferry.run(spec_of(FITTED, n, dim))
+                          for n, dim in ((n_bytes, 0), (n_bytes, 1), (n_bytes // 256, 1)))
+    n_rows = n_bytes // (2 * WIDTH // FITTED[1])  # of bf16
+    latency = max(0.0, (small - rows / 256) / max(FITTED))  # for each batch of a rank: one to each
+    rate = n_bytes / whole
+    return cluster_of(64, rate, rate, latency, copy_all_gbytes_per_s=rate / 1e9,
+                      copy_row_ns=max(0.0, (rows - whole) / n_rows * 1e9))
 
 
 def shm(arguments, ferry):

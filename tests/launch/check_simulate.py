@@ -5,7 +5,9 @@
     check_simulate.py --ferry PATH
 """
 
+import itertools
 import json
+import random
 import re
 import sys
 from pathlib import Path
@@ -219,6 +221,99 @@ def case_copies():
         status, out, err = ask("simulate", SPEC, "--cluster", path)
         assert (status, out) == (1, "") and err.count("\n") == 1, err
         assert f'{path}: "copy_all_gbytes_per_s" must be a number from 1e-9 to 1e12' in err, err
+
+
+def boxes_of(shape, cuts):
+    """The boxes of the ranks of a side: dimension `dim` cut in n, the last axis fastest."""
+    found = [[(0, size) for size in shape]]
+    for dim, n in cuts:
+        width = shape[dim] // n
+        found = [[(i * width, (i + 1) * width) if d == dim else one for d, one in enumerate(box)]
+                 for box in found for i in range(n)]
+    return found
+
+
+def n_runs(shape, source, target):
+    """Maximal runs of a part that both boxes have: neighbours in it that are so at both ends."""
+    part = [(max(a[0], b[0]), min(a[1], b[1])) for a, b in zip(source, target)]
+    if any(begin >= end for begin, end in part):
+        return 0
+    places = []
+    for index in itertools.product(*(range(*one) for one in part)):
+        place = []
+        for box in (source, target):
+            at = 0
+            for i, (begin, end) in zip(index, box):
+                at = at * (end - begin) + i - begin
+            place.append(at)
+        places.append(place)
+    return 1 + sum([a[0] + 1, a[1] + 1] != b for a, b in zip(places, places[1:]))
+
+
+def side_of(cuts, first):
+    return {"mesh": [[f"a{dim}", n] for dim, n in cuts] or [["one", 1]], "first_rank": first,
+            "rules": [{"match": "*", "shard": [{"dim": dim, "axis": f"a{dim}"} for dim, n in cuts]}]}
+
+
+def case_rows():
+    """What each row of a copy adds, beside a count of runs element by element, by both methods."""
+    draw, path, own = random.Random(20261128), FOLDER / "rows.json", FOLDER / "rows-spec.json"
+    some = set()
+    for turn in range(12):
+        shape = [draw.choice((4, 8, 12)) for _ in range(draw.randrange(1, 4))]
+        cuts = [[(dim, draw.choice((2, 4))) for dim in range(len(shape)) if draw.random() < 0.6]
+                for _ in range(2)]
+        sides = [boxes_of(shape, one) for one in cuts]
+        per_source = [sum(n_runs(shape, a, b) for b in sides[1]) for a in sides[0]]
+        per_target = [sum(n_runs(shape, a, b) for a in sides[0]) for b in sides[1]]
+        own.write_text(json.dumps({
+            "format": "ferry.spec/1", "tensors": [{"name": "w", "shape": shape, "dtype": "u8"}],
+            "source": side_of(cuts[0], 0), "destination": side_of(cuts[1], len(sides[0]))}))
+        for method in ("schedule", "classes"):
+            def seconds(port, row):
+                path.write_text(json.dumps({
+                    "format": "ferry.cluster/1", "ranks_per_node": 64, "node_gbytes_per_s": 1e12,
+                    "rank_gbytes_per_s": port, "copy_all_gbytes_per_s": 1e12, "copy_row_ns": row}))
+                one, = simulate(own, "--cluster", path, "--method", method, "--no-relays")
+                return one["seconds"], one["limit"], one["limit_rank"]
+            all_copies, limit, _ = seconds(1e12, 1e6)
+            # One rank that sends, or gets, everything takes as long for its rows as all together.
+            assert limit == "node_copies" or sum(per_target) in (*per_source, *per_target), limit
+            assert abs(all_copies / (1e-3 * sum(per_target)) - 1) < 1e-6, (turn, shape, cuts, all_copies)
+            slow, limit, rank = seconds(1e-9, 1e6)
+            without, same, _ = seconds(1e-9, 0)
+            rows = [*per_source, *per_target][rank]
+            assert same == limit != "node_copies" and abs(slow - without - 1e-3 * rows) < 1e-6, (
+                turn, shape, cuts, slow, without, rows)
+        some.add(sum(per_target))
+    assert len(some) > 5 and max(some) > 50, some
+    rates = {"format": "ferry.cluster/1", "ranks_per_node": 64, "rank_gbytes_per_s": 1,
+             "node_gbytes_per_s": 1}
+    for more, says in (({"copy_all_gbytes_per_s": 1, "copy_row_ns": -1}, "a number from 0 to 1e9"),
+                       ({"copy_all_gbytes_per_s": 1, "copy_row_ns": "2"}, "a number from 0 to 1e9"),
+                       ({"copy_all_gbytes_per_s": 1, "copy_row_ns": 2e9}, "a number from 0 to 1e9"),
+                       ({"copy_row_ns": 2}, 'needs "copy_all_gbytes_per_s"')):
+        path.write_text(json.dumps({**rates, **more}))
+        status, out, err = ask("simulate", SPEC, "--cluster", path)
+        assert (status, out) == (1, "") and err.count("\n") == 1, err
+        assert f'{path}: "copy_row_ns"' in err and says in err, err
+
+
+def case_rows_of_boxes():
+    """A side in boxes says by its strides which pieces lie in one: here every second element."""
+    path, own = FOLDER / "rows.json", FOLDER / "boxes-spec.json"
+    path.write_text(json.dumps({
+        "format": "ferry.cluster/1", "ranks_per_node": 64, "node_gbytes_per_s": 1e12,
+        "rank_gbytes_per_s": 1e12, "copy_all_gbytes_per_s": 1e12, "copy_row_ns": 1e6}))
+    for strides, wanted in (([2], 10), ([1], 1)):
+        own.write_text(json.dumps({
+            "format": "ferry.spec/1", "tensors": [{"name": "w", "shape": [10], "dtype": "u8"}],
+            "source": side_of([], 0),
+            "destination": {"boxes": [
+                {"rank": 1, "parameter": "p", "elements": 10 * strides[0], "partial": True, "holds": [
+                    {"tensor": "w", "begin": [0], "shape": [10], "offset": 0, "strides": strides}]}]}}))
+        one, = simulate(own, "--cluster", path)
+        assert abs(one["seconds"] / (1e-3 * wanted) - 1) < 1e-6, (strides, one)
 
 
 def case_classes():

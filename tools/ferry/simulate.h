@@ -83,7 +83,8 @@ typedef struct simulate_cases {
 typedef struct simulate_rates {
     uint32_t ranks_per_node;
     double rank_rate, node_rate, latency;
-    double copy_rate; /* of all CPUs of a node together; 0: devices copy, or nothing limits it */
+    double copy_rate;   /* of all CPUs of a node together; 0: devices copy, or nothing limits it */
+    double row_seconds; /* that each row of what they copy adds */
     simulate_fault fault;
 } simulate_rates;
 
@@ -98,6 +99,21 @@ ferry_status simulate_run(const simulate_request *request, simulate_cases *cases
 /* Fills in what is predicted; what goes wrong with the case is the case's. */
 void simulate_predict(const simulate_request *request, const ferry_spec *spec,
                       const simulate_rates *rates, simulate_case *found);
+
+/* ---- simulate_rows.c ---- */
+
+/* Pieces that lie in one at both ends: of what comes to a rank and stays there, and of what leaves.
+ */
+typedef struct simulate_row_counts {
+    double in, out;
+} simulate_row_counts;
+
+typedef struct simulate_rows simulate_rows;
+
+ferry_status simulate_open_rows(const ferry_plan *plan, simulate_rows **rows_out,
+                                ferry_error *error);
+ferry_status simulate_count_rows(simulate_rows *rows, uint32_t rank, simulate_row_counts *out);
+void simulate_close_rows(simulate_rows *rows); /* NULL is allowed */
 
 /* ---- simulate_print.c ---- */
 

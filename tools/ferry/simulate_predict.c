@@ -172,10 +172,11 @@ static double rank_rate(const simulate_rates *rates, uint32_t rank)
     return slow ? rates->rank_rate * rates->fault.factor : rates->rank_rate;
 }
 
-static double copy_rate(const simulate_rates *rates, uint32_t node)
+/* Of what a node's CPUs do otherwise. */
+static double copy_factor(const simulate_rates *rates, uint32_t node)
 {
     bool slow = has_fault(rates, node) && !rates->fault.is_network;
-    return slow ? rates->copy_rate * rates->fault.factor : rates->copy_rate;
+    return slow ? rates->fault.factor : 1;
 }
 
 static double node_rate(const simulate_rates *rates, uint32_t node)
@@ -263,23 +264,58 @@ static ferry_status predict_by_schedule(const simulate_request *request, const f
 
 /*
  * Where CPUs copy, the ranks of a node share one memory, whatever their ports could do: each byte
- * that one of them gets or keeps is copied there once.
+ * that one of them gets or keeps is copied there once, in rows.
  */
+static ferry_status consider_node(const ferry_plan *plan, const simulate_rates *rates,
+                                  simulate_rows *rows, uint32_t first, simulate_case *found,
+                                  ferry_error *error)
+{
+    double bytes = 0, n_rows = 0;
+    uint64_t end = (uint64_t)first + rates->ranks_per_node;
+    for (uint64_t rank = first; rank < found->n_ranks && rank < end; rank++) {
+        ferry_rank_bytes own = FERRY_RANK_BYTES_INIT;
+        simulate_row_counts its = {0};
+        FY_TRY(ferry_plan_get_rank_bytes(plan, (uint32_t)rank, &own, error));
+        if (rows != NULL) {
+            FY_TRY(simulate_count_rows(rows, (uint32_t)rank, &its));
+        }
+        bytes += (double)own.in + (double)own.local;
+        n_rows += its.in;
+    }
+    double factor = copy_factor(rates, first / rates->ranks_per_node);
+    consider(found, (bytes / rates->copy_rate + n_rows * rates->row_seconds) / factor, first,
+             "node_copies");
+    return FERRY_OK;
+}
+
+/* One that copies with all CPUs to itself takes as long for its rows. */
+static ferry_status add_rows_of_port(const simulate_rates *rates, simulate_rows *rows,
+                                     simulate_case *found)
+{
+    simulate_row_counts its = {0};
+    FY_TRY(simulate_count_rows(rows, found->limit_rank, &its));
+    double factor = copy_factor(rates, found->limit_rank / rates->ranks_per_node);
+    found->seconds += (its.in > its.out ? its.in : its.out) * rates->row_seconds / factor;
+    return FERRY_OK;
+}
+
 static ferry_status consider_copies(const ferry_plan *plan, const simulate_rates *rates,
                                     simulate_case *found, ferry_error *error)
 {
-    uint32_t per = rates->ranks_per_node;
-    for (uint64_t first = 0; first < found->n_ranks && rates->copy_rate > 0; first += per) {
-        double bytes = 0;
-        for (uint64_t rank = first; rank < found->n_ranks && rank < first + per; rank++) {
-            ferry_rank_bytes own = FERRY_RANK_BYTES_INIT;
-            FY_TRY(ferry_plan_get_rank_bytes(plan, (uint32_t)rank, &own, error));
-            bytes += (double)own.in + (double)own.local;
+    simulate_rows *rows = NULL;
+    ferry_status status = FERRY_OK;
+    if (rates->copy_rate > 0 && rates->row_seconds > 0) {
+        status = simulate_open_rows(plan, &rows, error);
+        if (status == FERRY_OK && found->seconds > 0) {
+            status = add_rows_of_port(rates, rows, found);
         }
-        consider(found, bytes / copy_rate(rates, (uint32_t)(first / per)), (uint32_t)first,
-                 "node_copies");
     }
-    return FERRY_OK;
+    for (uint64_t first = 0; first < found->n_ranks && rates->copy_rate > 0;
+         first += rates->ranks_per_node) {
+        FY_THEN(status, consider_node(plan, rates, rows, (uint32_t)first, found, error));
+    }
+    simulate_close_rows(rows);
+    return status;
 }
 
 /* A fault of a node that no rank is on would look like one that does no harm. */

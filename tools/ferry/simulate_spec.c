@@ -18,7 +18,8 @@ enum { MOST_AXES = 16, MOST_ORDER_AXES = 4, MOST_CLUSTER_BYTES = 1 << 20 };
 typedef struct cluster_file {
     json_t *json; /* as a spec has it */
     char name[64];
-    double copy_rate; /* in bytes per second; 0: it has none */
+    double copy_rate;   /* in bytes per second; 0: it has none */
+    double row_seconds; /* that each row of a copy adds */
 } cluster_file;
 
 typedef struct simulating {
@@ -76,13 +77,33 @@ static ferry_status take_copy_rate(simulating *s, cluster_file *cluster, const c
     return FERRY_OK;
 }
 
+/* What each row of a copy takes beside its bytes; without a rate of bytes it means nothing. */
+static ferry_status take_row_time(simulating *s, cluster_file *cluster, const char *path)
+{
+    static const char key[] = "copy_row_ns";
+    const json_t *value = json_object_get(cluster->json, key);
+    if (value == NULL) {
+        return FERRY_OK;
+    }
+    double ns = json_is_number(value) ? json_number_value(value) : -1;
+    if (!(ns >= 0 && ns <= 1e9)) {
+        return fail_with(s, "%.400s: \"copy_row_ns\" must be a number from 0 to 1e9", path);
+    }
+    if (cluster->copy_rate <= 0) {
+        return fail_with(s, "%.400s: \"copy_row_ns\" needs \"copy_all_gbytes_per_s\"", path);
+    }
+    cluster->row_seconds = 1e-9 * ns;
+    json_object_del(cluster->json, key);
+    return FERRY_OK;
+}
+
 /* A spec does not know what a file has besides. */
 static void name_own_keys(char *sentence, size_t room)
 {
     size_t length = strlen(sentence);
     if (strstr(sentence, "unknown key") != NULL) {
         snprintf(sentence + length, room - length,
-                 ", and in a file format, name, comment, copy_all_gbytes_per_s");
+                 ", and in a file format, name, comment, copy_all_gbytes_per_s, copy_row_ns");
     }
 }
 
@@ -127,6 +148,7 @@ static ferry_status read_cluster(simulating *s, const char *path)
     }
     take_name(cluster, path);
     FY_TRY(take_copy_rate(s, cluster, path));
+    FY_TRY(take_row_time(s, cluster, path));
     return check_cluster(s, json, path);
 }
 
@@ -286,7 +308,7 @@ static simulate_case *add_case(simulating *s, const simulate_case *found)
     return &cases->at[cases->n++];
 }
 
-static void predict_json(simulating *s, json_t *root, double copy_rate,
+static void predict_json(simulating *s, json_t *root, const cluster_file *file,
                          const simulate_fault *fault, simulate_case *found)
 {
     const json_t *cluster = json_object_get(root, "cluster");
@@ -295,7 +317,8 @@ static void predict_json(simulating *s, json_t *root, double copy_rate,
                             .rank_rate = 1e9 * number_of(cluster, "rank_gbytes_per_s", 1),
                             .node_rate = 1e9 * number_of(cluster, "node_gbytes_per_s", 1),
                             .latency = 1e-6 * number_of(cluster, "latency_us", 0),
-                            .copy_rate = copy_rate};
+                            .copy_rate = file->copy_rate,
+                            .row_seconds = file->row_seconds};
     ferry_spec *spec = NULL;
     ferry_error error = {.message = ""};
     if (fault != NULL) {
@@ -367,7 +390,7 @@ static bool next_order(size_t *order, size_t n)
 }
 
 /* The best order of all, if it is worth a hundredth of the time: behind the case as it is. */
-static ferry_status relabel(simulating *s, json_t *root, double copy_rate,
+static ferry_status relabel(simulating *s, json_t *root, const cluster_file *file,
                             const simulate_fault *fault, const simulate_case *given)
 {
     json_t *side = json_object_get(root, "destination"), *mesh = mesh_of(root, false);
@@ -395,7 +418,7 @@ static ferry_status relabel(simulating *s, json_t *root, double copy_rate,
             return fail_memory(s);
         }
         json_object_del(side, "first_rank");
-        predict_json(s, root, copy_rate, fault, &found);
+        predict_json(s, root, file, fault, &found);
         if (!found.is_failed && found.seconds < best.seconds) {
             best = found;
         }
@@ -422,13 +445,13 @@ static ferry_status run_case(simulating *s, const json_t *layout, const cluster_
         status = fail_memory(s);
     }
     if (status == FERRY_OK && !found.is_failed) {
-        predict_json(s, root, cluster->copy_rate, fault, &found);
+        predict_json(s, root, cluster, fault, &found);
     }
     if (status == FERRY_OK && add_case(s, &found) == NULL) {
         status = fail_memory(s);
     }
     if (status == FERRY_OK && s->request->relabel && !found.is_failed) {
-        status = relabel(s, root, cluster->copy_rate, fault, &found);
+        status = relabel(s, root, cluster, fault, &found);
     }
     json_decref(own);
     json_decref(root);
