@@ -11,6 +11,7 @@
  */
 #include "base/cpu.h"
 #include "convert/convert.h"
+#include "exec/cast.h"
 #include "host/copy.h"
 
 #include <ferry/dtype.h>
@@ -166,6 +167,28 @@ static size_t dequantize_nvfp4(const bench *b)
     return dequantize(b, fy_format_nvfp4());
 }
 
+/* The same in the two steps of plans: codes are widened within a copy, and then multiplied. */
+static size_t widen_nvfp4(const bench *b)
+{
+    uint64_t n_pairs = b->n_bytes / 4;
+    fy_cast pairs = {
+        .from_kind = FERRY_F4, .to_kind = FERRY_BF16, .n_rows = 1, .n_columns = n_pairs};
+    fy_area from = fy_area_flat(0, n_pairs), to = fy_area_flat(0, 4 * n_pairs);
+    fy_area_cast(&pairs, &to, b->to, &from, b->quantized, 0, n_pairs);
+    fy_copy_fence();
+    return n_pairs;
+}
+
+static size_t scale_nvfp4(const bench *b)
+{
+    ferry_error error;
+    fy_quantized q = matrix_of(b, fy_format_nvfp4());
+    must(fy_scale_values(&q, &(fy_input){b->scales, b->scales_bytes, 0},
+                         &(fy_output){b->to, b->n_bytes, 0}, &error),
+         &error);
+    return b->n_bytes;
+}
+
 static const struct work {
     const char *name;
     size_t (*run)(const bench *b);
@@ -182,6 +205,8 @@ static const struct work {
     {"dequantize_mxfp8", dequantize_mxfp8},
     {"quantize_nvfp4", quantize_nvfp4},
     {"dequantize_nvfp4", dequantize_nvfp4},
+    {"widen_nvfp4", widen_nvfp4},
+    {"scale_nvfp4", scale_nvfp4},
 };
 
 enum { N_WORKS = sizeof works / sizeof works[0], N_COPIES = 2 };

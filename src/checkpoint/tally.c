@@ -1,6 +1,7 @@
 /* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
 #include "checkpoint/tally.h"
 
+#include "convert/cast.h"
 #include "exec/cast.h"
 
 #include <math.h>
@@ -21,24 +22,14 @@ static void widen_f8e8m0(float *to, const uint8_t *from, size_t n)
     }
 }
 
-/* Two elements a byte, the first in the lower half: a sign, two bits of exponent, one behind. */
-static void widen_f4(float *to, const uint8_t *from, size_t n)
-{
-    static const float values[] = {0,     0.5f,  1,  1.5f,  2,  3,  4,  6,
-                                   -0.0f, -0.5f, -1, -1.5f, -2, -3, -4, -6};
-    for (size_t i = 0; i < n; i++) {
-        to[i] = values[i % 2 == 0 ? from[i / 2] & 15 : from[i / 2] >> 4];
-    }
-}
-
 static void widen(uint32_t kind, const void *elements, size_t n, float *to)
 {
     if (kind == FERRY_F8E8M0) {
         widen_f8e8m0(to, elements, n);
         return;
     }
-    if (kind == FERRY_F4) {
-        widen_f4(to, elements, n);
+    if (kind == FERRY_F4) { /* of which a cast takes no single one */
+        fy_widen(fy_convert_kernels_here(), kind, to, elements, n);
         return;
     }
     fy_cast cast = {.from_kind = kind, .to_kind = FERRY_F32, .n_rows = 1, .n_columns = n};

@@ -37,16 +37,6 @@ bool fy_cast_exists(uint32_t from_kind, uint32_t to_kind)
     return to_kind != FERRY_F64 && (from_kind != FERRY_F64 || to_kind == FERRY_F32);
 }
 
-/* Two in a byte, the first one in its lower half. */
-static void widen_f4(float *to, const unsigned char *from, size_t n)
-{
-    static const float numbers[] = {0,     0.5F,  1,  1.5F,  2,  3,  4,  6,
-                                    -0.0F, -0.5F, -1, -1.5F, -2, -3, -4, -6};
-    for (size_t i = 0; i < n; i++) {
-        to[i] = numbers[from[i / 2] >> i % 2 * 4 & 15];
-    }
-}
-
 void fy_widen(const fy_convert_kernels *k, uint32_t kind, float *to, const void *from, size_t n)
 {
     switch (kind) {
@@ -66,7 +56,7 @@ void fy_widen(const fy_convert_kernels *k, uint32_t kind, float *to, const void 
         k->widen_f8e5m2(to, from, n);
         return;
     case FERRY_F4:
-        widen_f4(to, from, n);
+        k->widen_f4(to, from, n);
         return;
     default:
         memcpy(to, from, n * sizeof *to);
@@ -149,14 +139,4 @@ ferry_status fy_cast_run(const fy_cast_matrix *cast, ferry_error *error)
     }
     (void)fesetenv(&before);
     return FERRY_OK;
-}
-
-void fy_plain_nans(float *values, size_t n)
-{
-    static const uint32_t quiet = 0x7fc00000;
-    for (size_t i = 0; i < n; i++) {
-        if (values[i] != values[i]) {
-            memcpy(&values[i], &quiet, sizeof quiet);
-        }
-    }
 }

@@ -14,7 +14,4 @@ void fy_widen(const fy_convert_kernels *k, uint32_t kind, float *to, const void 
 void fy_narrow(const fy_convert_kernels *k, uint32_t kind, fy_overflow overflow, void *to,
                const float *from, size_t n);
 
-/* Each that is no number becomes the quiet one without a sign and a payload. */
-void fy_plain_nans(float *values, size_t n);
-
 #endif

@@ -109,11 +109,9 @@ static void scale_row(const job *j, char *row, uint64_t n, uint64_t width, const
         char *place = row + at * j->facts.value_bytes;
         here = fy_piece(at, n, width);
         fy_widen(j->k, j->q->kind, values, place, (size_t)here);
-        for (uint64_t done = 0, same; done < here; done += same) {
-            same = fy_min(width, here - done); /* a piece is of whole blocks, or of one */
-            j->k->multiply(values + done, (size_t)same, factors[(at + done) / width]);
-        }
-        fy_plain_nans(values, (size_t)here);
+        /* A piece is of whole blocks, or of one. */
+        j->k->multiply_blocks(values, (size_t)here, (size_t)width, factors + at / width);
+        j->k->plain_nans(values, (size_t)here);
         fy_narrow(j->k, j->q->kind, FY_OVERFLOW_PLAIN, place, values, (size_t)here);
     }
 }

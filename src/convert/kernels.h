@@ -17,6 +17,11 @@
 typedef void fy_widen_kernel(float *to, const void *from, size_t n);
 typedef void fy_narrow_kernel(void *to, const float *from, size_t n);
 
+/* Values of blocks of `width` elements side by side, the last one perhaps shorter, by the scale of
+ * each. */
+typedef void fy_scale_kernel(float *restrict values, size_t n, size_t width,
+                             const float *restrict scales);
+
 /*
  * For blocks of a row that are `width` elements side by side, the last one perhaps shorter: raises
  * largest[block] to the magnitude of its elements, as its bits without the sign. Magnitudes grow as
@@ -62,13 +67,16 @@ typedef enum fy_code_type {
 
 typedef struct fy_convert_kernels {
     fy_widen_kernel *widen_f16, *widen_bf16, *widen_f8e4m3, *widen_f8e5m2;
+    fy_widen_kernel *widen_f4;   /* two in a byte, the first one in its lower half */
     fy_widen_kernel *narrow_f64; /* to f32 */
     fy_narrow_kernel *narrow_f16, *narrow_bf16, *narrow_f8e4m3, *narrow_f8e5m2;
     fy_narrow_kernel *saturate_f16, *saturate_bf16, *saturate_f8e4m3, *saturate_f8e5m2;
     fy_narrow_kernel *codes_f8e4m3; /* saturates what was finite, and no infinity */
     void (*multiply)(float *values, size_t n, float scale);
     void (*divide)(float *values, size_t n, float scale);
+    fy_scale_kernel *multiply_blocks, *divide_blocks;
     void (*add)(float *values, size_t n, float number);
+    void (*plain_nans)(float *values, size_t n); /* what is no number becomes 0x7fc00000 */
     fy_largest_kernel *largest[FY_N_VALUE_TYPES];
     fy_largest_kernel *largest_finite[FY_N_VALUE_TYPES]; /* leaves out infinity and NaN */
     fy_quantize_kernel *quantize[FY_N_VALUE_TYPES][FY_N_CODE_TYPES];

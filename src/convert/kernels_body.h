@@ -145,6 +145,43 @@ static void divide(float *values, size_t n, float scale)
     }
 }
 
+/* Of blocks of one element no loop is made for each. */
+static void multiply_blocks(float *restrict values, size_t n, size_t width,
+                            const float *restrict scales)
+{
+    if (width == 1) {
+        for (size_t i = 0; i < n; i++) {
+            values[i] *= scales[i];
+        }
+        return;
+    }
+    for (size_t at = 0; at < n; at += width, scales++) {
+        multiply(values + at, n - at < width ? n - at : width, *scales);
+    }
+}
+
+static void divide_blocks(float *restrict values, size_t n, size_t width,
+                          const float *restrict scales)
+{
+    if (width == 1) {
+        for (size_t i = 0; i < n; i++) {
+            values[i] /= scales[i];
+        }
+        return;
+    }
+    for (size_t at = 0; at < n; at += width, scales++) {
+        divide(values + at, n - at < width ? n - at : width, *scales);
+    }
+}
+
+static void plain_nans(float *values, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        uint32_t bits = bits_of(values[i]);
+        values[i] = float_of((bits & 0x7fffffff) > F32_INFINITY ? 0x7fc00000 : bits);
+    }
+}
+
 static void add(float *values, size_t n, float number)
 {
     for (size_t i = 0; i < n; i++) {
@@ -162,6 +199,7 @@ const fy_convert_kernels FY_CONVERT = {
     .widen_bf16 = widen_bf16,
     .widen_f8e4m3 = widen_f8e4m3,
     .widen_f8e5m2 = widen_f8e5m2,
+    .widen_f4 = widen_f4,
     .narrow_f64 = narrow_f64,
     .narrow_f16 = narrow_f16,
     .narrow_bf16 = narrow_bf16,
@@ -174,7 +212,10 @@ const fy_convert_kernels FY_CONVERT = {
     .codes_f8e4m3 = codes_f8e4m3,
     .multiply = multiply,
     .divide = divide,
+    .multiply_blocks = multiply_blocks,
+    .divide_blocks = divide_blocks,
     .add = add,
+    .plain_nans = plain_nans,
     .largest = {[FY_VALUE_F32] = largest_f32,
                 [FY_VALUE_F16] = largest_f16,
                 [FY_VALUE_BF16] = largest_bf16},

@@ -47,8 +47,7 @@ static place place_of(const fy_cast *cast, uint64_t element)
                    .column = element % cast->n_columns};
 }
 
-/* Over elements that share all their scales: if those go on beyond a row, the place is of no use.
- */
+/* Within a row, or to its end. */
 static void step(const fy_cast *cast, place *p, uint64_t n)
 {
     p->column += n;
@@ -74,54 +73,68 @@ static bool has_scales(const fy_cast_scales *s)
     return s->values != NULL || s->powers != NULL || s->codes != NULL;
 }
 
-static float scale_number(const fy_cast_scales *s, uint64_t number)
+/* Scales of blocks side by side in their row: numbers first, first + step, ... of what is stored.
+ */
+static void list_scales(const job *j, const fy_cast_scales *s, uint64_t first, uint64_t step,
+                        size_t n, float *scales)
 {
-    return s->values != NULL ? s->values[number] : fy_scale_of_power(s->powers[number]);
+    unsigned char codes[PIECE];
+    for (size_t i = 0; i < n; i++) {
+        uint64_t number = first + i * step;
+        if (s->values != NULL) {
+            scales[i] = s->values[number];
+        } else if (s->powers != NULL) {
+            scales[i] = fy_scale_of_power(s->powers[number]);
+        } else {
+            codes[i] = s->codes[number];
+        }
+    }
+    if (s->codes != NULL) {
+        fy_widen(j->kernels, FERRY_F8E4M3, scales, codes, n);
+    }
 }
 
-/* A block's, of a matrix that has a scale too: both as one factor, which is rounded. */
-static float scale_of_both(const fy_cast_scales *s, uint64_t number, uint64_t plane)
+/* Those of the blocks from a place on; of a matrix that has a scale too both are one factor, which
+ * is rounded. */
+static void list_factors(const job *j, const fy_cast_scales *s, place p, size_t n, float *factors)
 {
-    float scale;
-    fy_widen(fy_convert_kernels_here(), FERRY_F8E4M3, &scale, s->codes + number, 1);
-    return scale * s->of_matrices[plane_at(s, s->matrix_stride, plane)];
-}
-
-/* The scale of an element, and how many from there on share it: no more than *n_inout. */
-static float scale_at(const fy_cast *cast, const fy_cast_scales *s, place p, uint64_t *n_inout)
-{
-    if (!has_scales(s)) {
-        return 1;
-    }
-    if (s->block[0] == 0) {
-        return scale_number(s, 0);
-    }
-    uint64_t column = p.column + s->origin[1];
-    uint64_t inside = column % s->block[1];
     uint64_t row = (p.row + s->origin[0]) / s->block[0];
-    *n_inout = fy_min(fy_min(*n_inout, s->block[1] - inside), cast->n_columns - p.column);
+    uint64_t column = (p.column + s->origin[1]) / s->block[1];
     uint64_t step = s->step == 0 ? 1 : s->step;
     uint64_t plane =
         s->n_plane_dims == 0 ? p.plane * s->plane : plane_at(s, s->plane_stride, p.plane);
-    uint64_t number = plane + row * s->pitch + column / s->block[1] * step;
-    return s->codes != NULL ? scale_of_both(s, number, p.plane) : scale_number(s, number);
+    list_scales(j, s, plane + row * s->pitch + column * step, step, n, factors);
+    if (s->codes != NULL) {
+        float of_matrix = s->of_matrices[plane_at(s, s->matrix_stride, p.plane)];
+        j->kernels->multiply(factors, n, of_matrix);
+    }
 }
 
-static void scale_all(const job *j, float *values, size_t n, place p)
+/* Row by row; where a row begins inside a block, the rest of that is a block by itself. */
+static void scale_rows(const job *j, const fy_cast_scales *s, fy_scale_kernel *by, float *values,
+                       uint64_t n, place p)
 {
-    const fy_cast *cast = j->cast;
-    const fy_cast_scales *from = &cast->from_scales, *to = &cast->to_scales;
-    for (uint64_t i = 0, same; i < n; i += same) {
-        same = n - i;
-        float from_scale = scale_at(cast, from, p, &same);
-        float to_scale = scale_at(cast, to, p, &same);
-        if (has_scales(from)) {
-            j->kernels->multiply(values + i, (size_t)same, from_scale);
-        }
-        if (has_scales(to)) {
-            j->kernels->divide(values + i, (size_t)same, to_scale);
-        }
-        step(cast, &p, same);
+    float factors[PIECE];
+    for (uint64_t i = 0, here; i < n; i += here) {
+        here = fy_min(n - i, j->cast->n_columns - p.column);
+        uint64_t first = fy_min(here, s->block[1] - (p.column + s->origin[1]) % s->block[1]);
+        uint64_t n_blocks = 1 + fy_ceil_div(here - first, s->block[1]);
+        list_factors(j, s, p, (size_t)n_blocks, factors);
+        by(values + i, (size_t)first, (size_t)first, factors);
+        by(values + i + first, (size_t)(here - first), (size_t)s->block[1], factors + 1);
+        step(j->cast, &p, here);
+    }
+}
+
+static void scale_all(const job *j, const fy_cast_scales *s, fy_scale_kernel *by, float *values,
+                      size_t n, place p)
+{
+    float one;
+    if (has_scales(s) && s->block[0] != 0) {
+        scale_rows(j, s, by, values, n, p);
+    } else if (has_scales(s)) {
+        list_scales(j, s, 0, 1, 1, &one);
+        by(values, n, n, &one);
     }
 }
 
@@ -135,7 +148,9 @@ static void cast_piece(const job *j, char *to, const char *from, uint64_t n_elem
     size_t n = (size_t)(n_elements * j->numbers);
     fy_widen(k, cast->from_kind, values, from, n);
     if (has_scales(&cast->from_scales) || has_scales(&cast->to_scales)) {
-        scale_all(j, values, n, place_of(cast, element));
+        place p = place_of(cast, element);
+        scale_all(j, &cast->from_scales, k->multiply_blocks, values, n, p);
+        scale_all(j, &cast->to_scales, k->divide_blocks, values, n, p);
     }
     if (fy_cast_multiplies(cast)) {
         k->multiply(values, n, cast->scale);
@@ -144,7 +159,7 @@ static void cast_piece(const job *j, char *to, const char *from, uint64_t n_elem
         k->add(values, n, cast->add);
     }
     if (cast->has_plain_nans) {
-        fy_plain_nans(values, n);
+        k->plain_nans(values, n);
     }
     fy_narrow(k, cast->to_kind, cast->overflow, to, values, n);
 }

@@ -3,7 +3,9 @@
  * Quantized blocks against the oracle: random formats, shapes, pitches and values, and rows worked
  * out by hand. --count N: so many random matrices.
  */
+#include "convert/cast.h"
 #include "convert/convert.h"
+#include "exec/cast.h"
 #include "oracle/convert.h"
 
 #include "support/check.h"
@@ -38,6 +40,13 @@ static oracle_block oracle_block_of(const fy_quantized *q)
                           .rule = rules[q->format.rule]};
     memcpy(&block.tensor_scale, &q->tensor_scale, sizeof block.tensor_scale);
     return block;
+}
+
+static uint32_t f32_bits(float value)
+{
+    uint32_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    return bits;
 }
 
 /* ---- matrices: rows of elements of so many bits ---- */
@@ -414,6 +423,96 @@ static void test_every_code_back(void **state)
     }
 }
 
+/* All codes of f4 by all scales of a block: at once, in the two steps of plans (codes are widened
+ * within a copy, and multiplied where they lie), and in steps of copies alone. */
+static void check_every_f4(const fy_quantized *q, const matrix *codes, const matrix *scales)
+{
+    uint64_t seed = 3, n = q->n_columns, bytes = bits_of(q->kind) / 8;
+    matrix values = matrix_of(1, n, bits_of(q->kind), &seed);
+    fy_input codes_in = input_of(codes), scales_in = input_of(scales);
+    fy_output values_out = output_of(&values);
+    fy_area from = fy_area_flat(0, n / 2), to = fy_area_flat(0, n * bytes);
+    fy_cast pairs = {.from_kind = FERRY_F4, .to_kind = q->kind, .n_rows = 1, .n_columns = n / 2};
+    enum { APART = 3 }; /* scales may lie so, as in a transpose */
+    unsigned char *apart = calloc(n / 16, APART);
+    for (uint64_t i = 0; i < n / 16; i++) {
+        apart[i * APART] = scales->data[i];
+    }
+    fy_cast product = {.from_kind = q->kind,
+                       .to_kind = q->kind,
+                       .has_plain_nans = true,
+                       .n_rows = 1,
+                       .n_columns = n,
+                       .from_scales = {.codes = apart,
+                                       .of_matrices = &q->tensor_scale,
+                                       .block = {1, 16},
+                                       .pitch = n / 16 * APART,
+                                       .step = APART}};
+    ferry_error error;
+    must(fy_dequantize(q, &codes_in, &scales_in, &values_out, &error), &error);
+    check_back(q, codes, scales, &values);
+    fy_area_cast_cached(&pairs, &to, values.data, &from, codes->data, 0, n / 2);
+    must(fy_scale_values(q, &scales_in, &values_out, &error), &error);
+    check_back(q, codes, scales, &values);
+    fy_area_cast_cached(&pairs, &to, values.data, &from, codes->data, 0, n / 2);
+    fy_area_cast_cached(&product, &to, values.data, &to, values.data, 0, n);
+    check_back(q, codes, scales, &values);
+    check_outside(&values);
+    free(values.data);
+    free(apart);
+}
+
+static void test_every_f4_by_every_scale(void **state)
+{
+    (void)state;
+    static const uint32_t kinds[] = {FERRY_F32, FERRY_F16, FERRY_BF16};
+    static const float tensor_scales[] = {1, 0x1p-117f, 0x1p119f, 0.7853982F, 0x1.fffffep-14f};
+    enum { N = 256 * 16 };
+    uint64_t seed = 4;
+    matrix codes = matrix_of(1, N, 4, &seed), scales = matrix_of(1, N / 16, 8, &seed);
+    for (uint32_t i = 0; i < N; i++) {
+        put(&codes, 0, i, (i + 5 * (i / 16)) & 15); /* each in every place of a block */
+        put(&scales, 0, i / 16, i / 16);
+    }
+    for (size_t k = 0; k < COUNT_OF(kinds); k++) {
+        for (size_t t = 0; t < COUNT_OF(tensor_scales); t++) {
+            fy_quantized q = {.format = fy_format_nvfp4(),
+                              .kind = kinds[k],
+                              .tensor_scale = tensor_scales[t],
+                              .n_rows = 1,
+                              .n_columns = N};
+            check_every_f4(&q, &codes, &scales);
+        }
+    }
+    free(codes.data);
+    free(scales.data);
+}
+
+/* Of any length, also where the last byte has one code that is meant. */
+static void test_lengths_of_f4(void **state)
+{
+    (void)state;
+    enum { MOST = 70 };
+    static const float worth[] = {0, 0.5F, 1, 1.5F, 2, 3, 4, 6};
+    uint64_t seed = 5;
+    unsigned char codes[MOST];
+    float values[MOST + 1];
+    for (uint64_t i = 0; i < MOST; i++) {
+        codes[i] = (unsigned char)random_u64(&seed);
+    }
+    for (uint32_t n = 0; n <= MOST; n++) {
+        uint32_t begin = n % 7;
+        values[n] = 12;
+        fy_widen(fy_convert_kernels_here(), FERRY_F4, values, codes + begin, n);
+        for (uint32_t i = 0; i < n; i++) {
+            uint32_t code = codes[begin + i / 2] >> (i % 2 * 4) & 15;
+            uint32_t wanted = f32_bits(worth[code & 7]) | (code & 8) << 28;
+            assert_int_equal(f32_bits(values[i]), wanted);
+        }
+        assert_true(values[n] == 12);
+    }
+}
+
 /* ---- by hand ---- */
 
 static void quantize_row(const fy_quantized *q, const float *values, unsigned char *codes,
@@ -433,13 +532,6 @@ static float f32_of(uint32_t bits)
     float value;
     memcpy(&value, &bits, sizeof value);
     return value;
-}
-
-static uint32_t f32_bits(float value)
-{
-    uint32_t bits;
-    memcpy(&bits, &value, sizeof bits);
-    return bits;
 }
 
 static void test_f8_by_hand(void **state)
@@ -679,6 +771,8 @@ static int run_all(void)
         cmocka_unit_test(test_f8_by_hand),
         cmocka_unit_test(test_powers_by_hand),
         cmocka_unit_test(test_nvfp4_by_hand),
+        cmocka_unit_test(test_every_f4_by_every_scale),
+        cmocka_unit_test(test_lengths_of_f4),
         cmocka_unit_test(test_refusals),
         cmocka_unit_test(test_refused_magnitudes),
         cmocka_unit_test(test_every_code_back),
