@@ -2,7 +2,7 @@
 # Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0
 """What ferry simulate predicts, beside what runs take.
 
-    python3 bench/simulate_calibrate.py --build build/release [--rounds 5] [--only shm,hosts,mixed]
+    python3 bench/simulate_calibrate.py --build build/release [--rounds 5] [--only shm,hosts,mixed,mixed-hosts]
             [--mib 256] [--rate 1gbit] [--json FILE]
 
 shm: ranks of this machine, sources apart from destinations. Three numbers of the machine are fitted to
@@ -15,6 +15,8 @@ the goodput of a plain TCP stream of the same round, and nothing is fitted.
 
 mixed: the mixed collectives by `ferry bench mixed --predict`, on 2, 4 and 8 ranks of this machine: of
 sizes that its costs were not fitted to, how many predictions are within 10 and 20 percent.
+
+mixed-hosts: the same of ranks on several such namespaces, with pieces of up to 4 MiB.
 
 Of each case the predicted seconds, the measured ones (the median of each round's), and their ratio.
 """
@@ -145,34 +147,73 @@ MIXED = {"2 sum": ("--ranks", "2"), "2 gather": ("--local-dp", "2"),
          "4 x 2": ("--local-tp", "4", "--local-dp", "2")}
 
 
-def mixed(arguments, ferry):
-    found = {name: [] for name in MIXED}
-    names = list(MIXED)
-    for turn in range(arguments.rounds):
-        for name in names[turn % len(names):] + names[:turn % len(names)]:
-            said = ask(ferry.command, "bench", "mixed", "--json", "--predict", *MIXED[name], "-b",
-                       "8K", "-e", "16M", "--seconds", "0.02")
-            lines = [one for one in said["results"] if not one["fitted"]]
-            found[name].append([one["predicted_us"] / one["median_us"] for one in lines])
+MIXED_HOSTS = {"2 hosts": (2, 1, ()), "3 hosts": (3, 1, ()),
+               "2 hosts x 2": (2, 2, ("--local-dp", "2", "--inter-tp", "2"))}
+
+
+def off_of(said):
+    return [one["predicted_us"] / one["median_us"] for one in said["results"] if not one["fitted"]]
+
+
+def mixed_rows(found):
+    """Of a line the median of its rounds: a round in which somebody else was busy is one of them."""
     cases = []
-    for name in names:
-        # Of a line the median of its rounds: a round in which somebody else was busy is one of them.
-        ratios = [statistics.median(of_line) for of_line in zip(*found[name])]
+    for name, rounds in found.items():
+        ratios = [statistics.median(of_line) for of_line in zip(*rounds)]
         off = [abs(ratio - 1) for ratio in ratios]
         cases.append({"case": f"mixed {name}", "lines": len(ratios), "ratios": ratios,
                       "within_10": sum(one <= 0.1 for one in off),
                       "within_20": sum(one <= 0.2 for one in off),
                       "median_off": statistics.median(off)})
-        print("mixed {0:9} {lines} lines: {within_10} within 10%, {within_20} within 20%, half within "
-              "{1:.0f}%".format(name, 100 * cases[-1]["median_off"], **cases[-1]), flush=True)
-    return {"cases": cases}
+        print("mixed {0:11} {lines} lines: {within_10} within 10%, {within_20} within 20%, half "
+              "within {1:.0f}%".format(name, 100 * cases[-1]["median_off"], **cases[-1]), flush=True)
+    return cases
+
+
+def mixed(arguments, ferry):
+    found = {name: [] for name in MIXED}
+    names = list(MIXED)
+    for turn in range(arguments.rounds):
+        for name in names[turn % len(names):] + names[:turn % len(names)]:
+            found[name].append(off_of(ask(ferry.command, "bench", "mixed", "--json", "--predict",
+                                          *MIXED[name], "-b", "8K", "-e", "16M", "--seconds", "0.02")))
+    return {"cases": mixed_rows(found)}
+
+
+def mixed_on(network, n_hosts, n_local, words):
+    """What rank 0 says: its host's ranks come first."""
+    n, port, processes = n_hosts * n_local, network.next_port(), []
+    words = words or ("--inter-tp", n_hosts)
+    try:
+        for r in range(n):
+            processes.append(refit_hosts.start(
+                network.hosts.all[r // n_local].command(
+                    network.build / "ferry", "bench", "mixed", "--json", "--predict", *words,
+                    "-b", "8K", "-e", "4M", "--seconds", "0.05"),
+                RANK=r, WORLD_SIZE=n, MASTER_ADDR=network.hosts.address(0), MASTER_PORT=port,
+                FERRY_SECRET="a secret", FERRY_PLUGINS=network.build, **refit_hosts.UCX))
+        return json.loads([refit_hosts.outcome(one, f"rank {r}")
+                           for r, one in enumerate(processes)][0])
+    finally:
+        refit_hosts.end_all(processes)
+
+
+def mixed_hosts(arguments, ferry):
+    found = {name: [] for name in MIXED_HOSTS}
+    with refit_hosts.namespaces.Hosts(3) as all_hosts:
+        all_hosts.limit(arguments.rate)
+        network = refit_hosts.Network(all_hosts, arguments.build.resolve())
+        for _ in range(arguments.rounds):
+            for name, case in MIXED_HOSTS.items():
+                found[name].append(off_of(mixed_on(network, *case)))
+    return {"rate": arguments.rate, "cases": mixed_rows(found)}
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--build", required=True, type=pathlib.Path)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--only", default="shm,hosts,mixed")
+    parser.add_argument("--only", default="shm,hosts,mixed,mixed-hosts")
     parser.add_argument("--mib", type=int, default=256)
     parser.add_argument("--rate", default="1gbit", help="of every link, each way, for tc")
     parser.add_argument("--json")
@@ -182,7 +223,8 @@ def main():
     result = {**honest.begin(arguments.rounds, arguments.patience), "mib": arguments.mib}
     with tempfile.TemporaryDirectory() as folder:
         ferry = Ferry(arguments.build, folder)
-        for name, work in (("shm", shm), ("hosts", hosts), ("mixed", mixed)):
+        for name, work in (("shm", shm), ("hosts", hosts), ("mixed", mixed),
+                           ("mixed-hosts", mixed_hosts)):
             if name in arguments.only.split(","):
                 result[name] = work(arguments, ferry)
                 honest.end(result)

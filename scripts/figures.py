@@ -483,7 +483,7 @@ def simulate(record):
         f"**missed in {far} of {len(cases)} rows**" if far > 0 else "met in all rows") + ".\n"
     rows = [[case["case"].replace("mixed ", ""), str(case["lines"]), str(case["within_10"]),
              str(case["within_20"]), percent(case["median_off"])]
-            for case in record.get("mixed", {}).get("cases", [])]
+            for part in ("mixed", "mixed-hosts") for case in record.get(part, {}).get("cases", [])]
     return text + "\n" + table(["mixed collectives, ranks", "calls", "within 10 %", "within 20 %",
                                 "half within"], rows)
 
@@ -510,8 +510,8 @@ SECTIONS = [
      "newcomer has their version: tensors are of 64 bytes, ranks are processes, and the newcomer is "
      "at the door already. Times are the slowest member's, and medians of the rounds."),
     ("simulate", "Predictions beside measurements", simulate,
-     "`ferry simulate` predicts refits: on one machine by two numbers that are fitted to runs of "
-     "another layout, between hosts by the rate of a plain TCP stream. `ferry bench mixed --predict` "
+     "`ferry simulate` predicts refits: on one machine by numbers that are fitted to runs of "
+     "other layouts, between hosts by the rate of a plain TCP stream. `ferry bench mixed --predict` "
      "predicts calls of sizes that its costs were not fitted to: an operation in a mode at a size."),
     ("mixed", "Fused collectives, 4 ranks", mixed,
      "For each size, Open MPI's best is the fastest of all ways to write the operation with its "
