@@ -379,12 +379,14 @@ typedef struct ferry_mixed_comm_info {
     char between_engine[FERRY_MIXED_ENGINE_BYTES]; /* "ucx" */
     const char *between_note; /* for ever; such as: UCX stands in for NVSHMEM on hosts */
     bool kernels; /* a kernel of the options' device makes each call; else the host does */
+    const char *base_engine; /* for ever; whose collectives BASE modes are: "ferry", or those of a
+                                library of the devices', "nccl 2.28.3" */
 } ferry_mixed_comm_info;
 
 #define FERRY_MIXED_COMM_INFO_INIT                                                                 \
     {                                                                                              \
         sizeof(ferry_mixed_comm_info), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,       \
-            false, false, false, false, false, "", "", NULL, false                                 \
+            false, false, false, false, false, "", "", NULL, false, NULL                           \
     }
 
 /* What the handle found and chose. */

@@ -68,8 +68,9 @@ typedef struct fy_mix_request {
     ferry_error error;
 } fy_mix_request;
 
-typedef struct fy_tuning fy_tuning;         /* tune.h */
-typedef struct fy_mix_kernel fy_mix_kernel; /* kernel.h */
+typedef struct fy_tuning fy_tuning;           /* tune.h */
+typedef struct fy_mix_kernel fy_mix_kernel;   /* kernel.h */
+typedef struct fy_mix_library fy_mix_library; /* library.h */
 
 /* Of calls: what changes with each. */
 typedef struct fy_mix_state {
@@ -109,9 +110,11 @@ struct ferry_mixed_comm {
     size_t n_ops, n_modes;
     const fy_mix_verbs *host_verbs, *far_verbs; /* tests put others in their place */
     char *meeting;                              /* what the smallest call takes: fy_comm_meet */
-    bool by_device;                             /* all ranks have named a device */
-    fy_mix_kernel *kernel; /* that goes through the schedules; NULL: the host does */
-    fy_team *team;         /* of one thread for each lane; NULL: lanes take turns */
+    bool all_name_devices;
+    bool by_device;          /* they do, and ranks of a node are mapped */
+    fy_mix_kernel *kernel;   /* that goes through the schedules; NULL: the host does */
+    fy_mix_library *library; /* that makes BASE modes; NULL: schedules do */
+    fy_team *team;           /* of one thread for each lane; NULL: lanes take turns */
     _Atomic bool busy;
     fy_mix_request *request; /* the one there is; outlives the handle where the caller holds it */
     _Atomic uint32_t broken; /* a ferry_status, once the handle is; set once */

@@ -6,6 +6,7 @@
 #include "base/options.h"
 #include "collective/comm.h"
 #include "collective/kernel.h"
+#include "collective/library.h"
 #include "collective/tune.h"
 #include "world/agree.h"
 #include "world/order.h"
@@ -447,6 +448,7 @@ ferry_status ferry_mixed_comm_get_info(const ferry_mixed_comm *comm,
     bool is_inside = t->local_size > 1, is_between = t->inter_size > 1;
     snprintf(info.inside_engine, sizeof info.inside_engine, "%s",
              device != NULL && is_inside ? device : engine_towards(comm, true));
+    info.base_engine = fy_mix_library_name(comm->library);
     snprintf(info.between_engine, sizeof info.between_engine, "%s",
              !is_between      ? ""
              : device != NULL ? device

@@ -4,6 +4,7 @@
 #include "base/checked.h"
 #include "collective/comm.h"
 #include "collective/kernel.h"
+#include "collective/library.h"
 #include "world/agree.h"
 #include "world/world.h"
 
@@ -31,7 +32,8 @@ static ferry_status find_mapped(ferry_mixed_comm *comm, ferry_error *error)
     FY_TRY(fy_agree_on(comm->world, FY_JOINT_MIXED_INIT_VIRTUAL_MEMORY,
                        fy_joint_object(comm->work.number, 0), fields, N_FIELDS, FERRY_OK, error));
     comm->program.mapped = fields[MAPPED].value != 0;
-    comm->by_device = comm->program.mapped && fields[BY_DEVICE].value != 0;
+    comm->all_name_devices = fields[BY_DEVICE].value != 0;
+    comm->by_device = comm->program.mapped && comm->all_name_devices;
     return FERRY_OK;
 }
 
@@ -176,6 +178,7 @@ static ferry_status init_region(ferry_mixed_comm *comm, const char *what, fy_joi
         if (index == FY_MIX_REGION_INSIDE) {
             FY_THEN(status, fy_mix_kernel_open(comm, error));
             comm->state.by_kernel = comm->kernel != NULL;
+            FY_THEN(status, fy_mix_library_open(comm, error));
         }
         fy_joint_leave(comm->world);
         *ready = status == FERRY_OK;
@@ -209,6 +212,7 @@ ferry_status ferry_mixed_comm_init_nvshmem(ferry_mixed_comm *comm, ferry_error *
 void fy_comm_close(ferry_mixed_comm *comm)
 {
     /* First what may still read and write boxes. */
+    fy_mix_library_close(comm);
     fy_mix_kernel_close(comm);
     comm->state.by_kernel = false;
     for (uint32_t i = 0; comm->state.lanes != NULL && i < comm->program.n_lanes; i++) {

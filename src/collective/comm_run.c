@@ -4,6 +4,7 @@
 #include "base/checked.h"
 #include "collective/comm.h"
 #include "collective/kernel.h"
+#include "collective/library.h"
 #include "collective/tune.h"
 #include "collective/wait.h"
 #include "host/cache.h"
@@ -30,30 +31,27 @@ ferry_status fy_comm_check_ready(const ferry_mixed_comm *comm, const char *what,
     return FERRY_OK;
 }
 
-/* Other ranks come to the same: what they differ in would be seen by the headers. */
-static void set_call(ferry_mixed_comm *comm, uint32_t op, uint32_t mode, uint32_t block_lines,
-                     const ferry_mixed_tensor *in, const ferry_mixed_tensor *out)
+static void set_tensors(fy_mix_call *call, const ferry_mixed_tensor *in,
+                        const ferry_mixed_tensor *out)
 {
-    const fy_mix_program *program = fy_comm_program(comm);
-    fy_mix_call *call = &comm->state.call;
+    call->in = in->buffer.base;
+    call->out = out->buffer.base;
+    call->in_space = fy_space_of(&in->buffer);
+    call->out_space = fy_space_of(&out->buffer);
+}
+
+/* Other ranks come to the same: what they differ in would be seen by the headers. */
+static void cut_call(const fy_mix_program *program, fy_mix_call *call, uint32_t op, uint32_t mode,
+                     uint64_t n_elements, uint32_t block_lines)
+{
     fy_geometry_limits limits = program->limits;
-    fy_caches caches = fy_caches_here();
     if (block_lines != 0) { /* one that autotune has found: also where it is a whole range */
         limits.max_lines = block_lines;
         limits.min_lines = limits.min_lines < block_lines ? limits.min_lines : block_lines;
         limits.min_steps = 1;
     }
-    call->op = op;
-    call->mode = mode;
     call->schedule = program->schedules[op][mode];
-    call->in = in->buffer.base;
-    call->out = out->buffer.base;
-    call->in_space = fy_space_of(&in->buffer);
-    call->out_space = fy_space_of(&out->buffer);
-    call->stream = fy_caches_are_passed(&caches, comm->world->n_local_ranks, in->buffer.base,
-                                        in->buffer.bytes, out->buffer.base, out->buffer.bytes);
-    call->geometry =
-        fy_geometry_of(&limits, fy_mix_call_piece(comm, op, in), program->element_bytes);
+    call->geometry = fy_geometry_of(&limits, n_elements, program->element_bytes);
     call->geometry_key = call->geometry.block_elements ^ ((uint64_t)call->geometry.n_lanes << 48);
     for (uint32_t i = 0; i < call->schedule->n_used; i++) {
         uint32_t edge = call->schedule->used[i];
@@ -62,24 +60,99 @@ static void set_call(ferry_mixed_comm *comm, uint32_t op, uint32_t mode, uint32_
     }
 }
 
-/* Queues of devices, where a tensor lies on one; a failure leaves the call not begun. */
-static ferry_status set_verbs(ferry_mixed_comm *comm, ferry_error *error)
+/* What messages and boards say of it. */
+static void name_call(ferry_mixed_comm *comm, uint32_t op, uint32_t mode,
+                      const ferry_mixed_tensor *in)
+{
+    fy_mix_call *call = &comm->state.call;
+    call->op = op;
+    call->mode = mode;
+    call->count = fy_mix_call_piece(comm, op, in);
+}
+
+static void set_call(ferry_mixed_comm *comm, uint32_t op, uint32_t mode, uint32_t block_lines,
+                     const ferry_mixed_tensor *in, const ferry_mixed_tensor *out)
+{
+    fy_mix_call *call = &comm->state.call;
+    fy_caches caches = fy_caches_here();
+    name_call(comm, op, mode, in);
+    set_tensors(call, in, out);
+    call->stream = fy_caches_are_passed(&caches, comm->world->n_local_ranks, in->buffer.base,
+                                        in->buffer.bytes, out->buffer.base, out->buffer.bytes);
+    cut_call(fy_comm_program(comm), call, op, mode, call->count, block_lines);
+}
+
+/* Tensors of the smallest call, in the handle's own memory. */
+static void list_meeting(const ferry_mixed_comm *comm, ferry_mixed_tensor tensors_out[2])
+{
+    const fy_topology *t = &comm->program.topology;
+    uint32_t op = comm->ops[0];
+    uint64_t rows[2] = {fy_mix_op_in_chunks(t, op), fy_mix_op_out_chunks(t, op)};
+    char *memory = comm->meeting;
+    for (int i = 0; i < 2; i++) {
+        uint64_t bytes = rows[i] * comm->program.element_bytes;
+        tensors_out[i] = (ferry_mixed_tensor){ferry_buffer_of(memory, bytes), rows[i], 1};
+        memory += bytes;
+    }
+}
+
+/*
+ * A library makes it once all ranks have met, in the smallest call there is, whose messages say
+ * what this one is.
+ */
+static void set_library_call(ferry_mixed_comm *comm, uint32_t op, uint32_t mode,
+                             const ferry_mixed_tensor *in, const ferry_mixed_tensor *out)
+{
+    fy_mix_call *call = &comm->state.call;
+    ferry_mixed_tensor meeting[2];
+    list_meeting(comm, meeting);
+    name_call(comm, op, mode, in);
+    call->stream = false;
+    set_tensors(call, &meeting[0], &meeting[1]);
+    cut_call(&comm->program, call, comm->ops[0], comm->modes[0], 1, 0);
+    fy_mix_library_begin(comm->library, call, in, out);
+}
+
+/*
+ * Who goes through the call, and how; queues of devices, where a tensor lies on one. A failure
+ * leaves the call not begun.
+ */
+static ferry_status set_verbs(ferry_mixed_comm *comm, bool by_library, ferry_error *error)
 {
     const fy_mix_call *call = &comm->state.call;
     bool is_far = !fy_is_host(call->in_space) || !fy_is_host(call->out_space);
-    bool by_kernel = comm->state.by_kernel;
+    bool by_kernel = comm->state.by_kernel && !by_library;
     ferry_status status = FERRY_OK;
     comm->state.call.n_driven = by_kernel ? 1 : call->geometry.n_lanes;
     for (uint32_t i = 0; i < comm->program.n_lanes; i++) {
         comm->state.lanes[i].kernel = comm->kernel;
-        comm->state.lanes[i].verbs = by_kernel ? &fy_mix_kernel_verbs
-                                     : is_far  ? comm->far_verbs
-                                               : comm->host_verbs;
+        comm->state.lanes[i].library = comm->library;
+        comm->state.lanes[i].verbs = by_library  ? &fy_mix_library_verbs
+                                     : by_kernel ? &fy_mix_kernel_verbs
+                                     : is_far    ? comm->far_verbs
+                                                 : comm->host_verbs;
         if (is_far && !by_kernel && status == FERRY_OK && i < call->geometry.n_lanes) {
             status = fy_mix_far_open(&comm->state.lanes[i], error);
         }
     }
+    if (by_kernel) {
+        fy_mix_kernel_line_up(comm->kernel);
+    }
     return status;
+}
+
+/* A call that all ranks may make. */
+static ferry_status prepare_call(ferry_mixed_comm *comm, uint32_t op, uint32_t mode,
+                                 uint32_t block_lines, const ferry_mixed_tensor *in,
+                                 const ferry_mixed_tensor *out, ferry_error *error)
+{
+    bool by_library = fy_mix_library_makes(comm->library, mode);
+    if (by_library) {
+        set_library_call(comm, op, mode, in, out);
+    } else {
+        set_call(comm, op, mode, block_lines, in, out);
+    }
+    return set_verbs(comm, by_library, error);
 }
 
 static void start_call(ferry_mixed_comm *comm)
@@ -90,7 +163,7 @@ static void start_call(ferry_mixed_comm *comm)
     fy_work_begin(comm->world, &comm->work, call->number);
     comm->boards.told = false;
     comm->boards.n_waiting = 0;
-    fy_mix_board_write(comm, call->number, call->op, call->mode, call->geometry.n_elements, false);
+    fy_mix_board_write(comm, call->number, call->op, call->mode, call->count, false);
     for (uint32_t i = 0; i < comm->program.n_lanes; i++) {
         fy_mix_lane_begin(&comm->state.lanes[i]);
     }
@@ -116,8 +189,7 @@ ferry_status fy_comm_begin(ferry_mixed_comm *comm, uint32_t op, const ferry_mixe
                                   &mode, &block_lines, error);
     }
     if (status == FERRY_OK) {
-        set_call(comm, op, mode, block_lines, in, out);
-        status = set_verbs(comm, error);
+        status = prepare_call(comm, op, mode, block_lines, in, out, error);
     }
     if (status == FERRY_OK) {
         start_call(comm);
@@ -169,17 +241,11 @@ ferry_status fy_comm_meet(ferry_mixed_comm *comm, uint32_t as, ferry_error *erro
 {
     ferry_error own;
     error = error == NULL ? &own : error;
-    const fy_topology *t = &comm->program.topology;
-    uint32_t op = comm->ops[0];
-    uint64_t rows[2] = {fy_mix_op_in_chunks(t, op), fy_mix_op_out_chunks(t, op)};
-    char *memory = comm->meeting;
-    char *second = memory + rows[0] * comm->program.element_bytes;
-    ferry_mixed_tensor in = {ferry_buffer_of(memory, rows[0] * comm->program.element_bytes),
-                             rows[0], 1};
-    ferry_mixed_tensor out = {ferry_buffer_of(second, rows[1] * comm->program.element_bytes),
-                              rows[1], 1};
+    ferry_mixed_tensor meeting[2];
+    list_meeting(comm, meeting);
     comm->state.by_kernel = false; /* what all can do, whatever becomes of devices */
-    ferry_status status = fy_comm_begin(comm, op, &in, &out, comm->modes[0], 0, FERRY_OK, error);
+    ferry_status status = fy_comm_begin(comm, comm->ops[0], &meeting[0], &meeting[1],
+                                        comm->modes[0], 0, FERRY_OK, error);
     comm->state.by_kernel = comm->kernel != NULL;
     if (status == FERRY_OK) {
         comm->state.call.op = as;

@@ -10,8 +10,6 @@
 #include "collective/kernel_state.h"
 #include "world/world.h"
 
-#include <ferry/pack.h>
-
 #include <stdatomic.h>
 #include <string.h>
 
@@ -48,87 +46,8 @@ static uint64_t waits_of(const fy_mix_kernel *kernel, uint32_t *link_out)
  * Launching
  */
 
-/* Memory of another device may be reached in parts only, or not yet: it is copied. */
-static bool is_reached(const fy_mix_kernel *kernel, fy_space space)
-{
-    return space.kind == kernel->row->kind && space.device == kernel->device;
-}
-
-/* Memory of the device's own for a tensor that the kernel cannot use where it is. */
-static ferry_status make_room(fy_mix_kernel *kernel, int which, uint64_t bytes, ferry_error *error)
-{
-    ferry_buffer *scratch = &kernel->scratch[which];
-    if (scratch->bytes >= bytes) {
-        return FERRY_OK;
-    }
-    fy_mix_kernel_free(kernel, scratch);
-    return fy_mix_kernel_alloc(kernel, bytes, scratch, error);
-}
-
-static ferry_status copy_flat(fy_mix_kernel *kernel, void *to, const void *from, uint64_t bytes,
-                              ferry_error *error)
-{
-    fy_area flat = fy_area_flat(0, bytes);
-    return kernel->exec->copy(kernel->queue, &flat, to, &flat, from, 0, bytes, NULL, error);
-}
-
-/*
- * One tensor of a call. It is the caller's, or a copy of it: the host's memory is copied in the
- * queue's order, that of a device out of reach before the launch and behind the call's end.
- */
-typedef struct tensor_use {
-    void *base; /* where the kernel finds it */
-    bool stands, is_apart;
-    ferry_buffer caller;
-} tensor_use;
-
-static ferry_status find_tensor(fy_mix_kernel *kernel, int which, const void *base, fy_space space,
-                                uint64_t bytes, tensor_use *out, ferry_error *error)
-{
-    ferry_buffer caller = ferry_buffer_of((void *)(uintptr_t)base, bytes);
-    caller.kind = space.kind;
-    caller.device = space.device;
-    *out = (tensor_use){.base = caller.base, .stands = is_reached(kernel, space), .caller = caller};
-    if (!out->stands) {
-        FY_TRY(make_room(kernel, which, bytes, error));
-        out->base = kernel->scratch[which].base;
-        out->is_apart = !fy_is_host(space);
-    }
-    return FERRY_OK;
-}
-
-/* Bytes from one device to another that does not reach it, at once. */
-static ferry_status copy_apart(const ferry_buffer *to, const ferry_buffer *from, ferry_error *error)
-{
-    ferry_box boxes[2] = {FERRY_BOX_INIT, FERRY_BOX_INIT};
-    for (int i = 0; i < 2; i++) {
-        boxes[i].buffer = i == 0 ? *to : *from;
-        boxes[i].n_dims = 1;
-        boxes[i].length[0] = fy_min(to->bytes, from->bytes);
-        boxes[i].stride[0] = 1;
-    }
-    return ferry_box_copy(&boxes[0], &boxes[1], NULL, NULL, error);
-}
-
-static ferry_status copy_in(fy_mix_kernel *kernel, const tensor_use *use, ferry_error *error)
-{
-    if (use->is_apart) {
-        return copy_apart(&kernel->scratch[0], &use->caller, error);
-    }
-    return use->stands ? FERRY_OK
-                       : copy_flat(kernel, use->base, use->caller.base, use->caller.bytes, error);
-}
-
-static ferry_status copy_out(fy_mix_kernel *kernel, const tensor_use *use, ferry_error *error)
-{
-    kernel->late_out = use->is_apart ? use->caller : (ferry_buffer){.base = NULL};
-    return use->stands || use->is_apart
-               ? FERRY_OK
-               : copy_flat(kernel, use->caller.base, use->base, use->caller.bytes, error);
-}
-
-static void fill_call(const fy_mix_kernel *kernel, const fy_mix_call *call, const tensor_use use[2],
-                      fy_lanes_call *out)
+static void fill_call(const fy_mix_kernel *kernel, const fy_mix_call *call,
+                      const fy_mix_tensor_use use[2], fy_lanes_call *out)
 {
     const fy_mix_program *program = &kernel->program;
     const fy_topology *t = &program->topology;
@@ -160,27 +79,29 @@ ferry_status fy_mix_kernel_launch(fy_mix_kernel *kernel, const fy_mix_call *call
     const fy_topology *t = &kernel->program.topology;
     uint64_t piece_bytes = call->geometry.n_elements * kernel->program.element_bytes;
     fy_lanes_call launch;
-    tensor_use use[2];
-    FY_TRY(find_tensor(kernel, 0, call->in, call->in_space,
-                       piece_bytes * fy_mix_op_in_chunks(t, call->op), &use[0], error));
-    FY_TRY(find_tensor(kernel, 1, call->out, call->out_space,
-                       piece_bytes * fy_mix_op_out_chunks(t, call->op), &use[1], error));
+    fy_mix_tensor_use use[2];
+    FY_TRY(fy_mix_device_find_tensor(&kernel->on, 0, call->in, call->in_space,
+                                     piece_bytes * fy_mix_op_in_chunks(t, call->op), &use[0],
+                                     error));
+    FY_TRY(fy_mix_device_find_tensor(&kernel->on, 1, call->out, call->out_space,
+                                     piece_bytes * fy_mix_op_out_chunks(t, call->op), &use[1],
+                                     error));
     fill_call(kernel, call, use, &launch);
     launch.watch.deadline_ns = deadline_ns;
-    kernel->before = atomic_load(kernel->last);
+    kernel->before = atomic_load(kernel->on.last);
     kernel->is_launched = true; /* also of what fails something may be under way: see drain */
     kernel->has_rung = false;
     kernel->waits = 0;
-    ferry_status status = copy_in(kernel, &use[0], error);
+    ferry_status status = fy_mix_device_copy_in(&kernel->on, &use[0], error);
     if (!use[0].stands) {
-        FY_THEN(status, kernel->exec->mark(kernel->queue, &kernel->before, error));
+        FY_THEN(status, kernel->on.exec->mark(kernel->on.queue, &kernel->before, error));
     }
     kernel->since_ns = fy_now_ns();
-    FY_THEN(status, kernel->exec->lanes(kernel->queue, &launch, error));
-    FY_THEN(status, copy_out(kernel, &use[1], error));
-    FY_THEN(status, kernel->exec->mark(kernel->queue, &kernel->ticket, error));
+    FY_THEN(status, kernel->on.exec->lanes(kernel->on.queue, &launch, error));
+    FY_THEN(status, fy_mix_device_copy_out(&kernel->on, &use[1], error));
+    FY_THEN(status, kernel->on.exec->mark(kernel->on.queue, &kernel->ticket, error));
     if (status == FERRY_OK) {
-        atomic_store(kernel->last, kernel->ticket);
+        atomic_store(kernel->on.last, kernel->ticket);
     }
     return status;
 }
@@ -264,7 +185,8 @@ static bool is_held_up(const fy_mix_lane *lane)
         return false;
     }
     if (has_begun(kernel, lane->call) ||
-        fy_exec_reached(kernel->exec, kernel->queue, kernel->before, NULL) == FERRY_ERR_TIMEOUT) {
+        fy_exec_reached(kernel->on.exec, kernel->on.queue, kernel->before, NULL) ==
+            FERRY_ERR_TIMEOUT) {
         kernel->since_ns = now_ns;
         return false;
     }
@@ -282,7 +204,7 @@ static fy_progress fail_held_up(fy_mix_lane *lane)
         "of that stream (ferry_queue_adopt), or set CUDA_DEVICE_MAX_CONNECTIONS=32 in the "
         "environment",
         lane->program->topology.world_rank, (unsigned long long)lane->call->number,
-        (double)(fy_now_ns() - kernel->since_ns) / 1e9, kernel->device);
+        (double)(fy_now_ns() - kernel->since_ns) / 1e9, kernel->on.number);
     fy_log(FERRY_LOG_ERROR, "%s; this rank returns when it has begun: its tensors are in use",
            lane->error.message);
     return FY_PROGRESS_FAILED;
@@ -299,15 +221,19 @@ static fy_progress run(fy_mix_lane *lane)
 {
     fy_mix_kernel *kernel = lane->kernel;
     if (!kernel->is_launched) {
+        if (!fy_mix_device_is_next(&kernel->on)) {
+            return FY_PROGRESS_BLOCKED;
+        }
         lane->status =
             fy_mix_kernel_launch(kernel, lane->call, deadline_of(kernel->settings), &lane->error);
+        fy_mix_device_step_aside(&kernel->on);
         lane->moved++;
         if (lane->status != FERRY_OK) {
             return FY_PROGRESS_FAILED;
         }
     }
     ferry_status status =
-        fy_exec_reached(kernel->exec, kernel->queue, kernel->ticket, &lane->error);
+        fy_exec_reached(kernel->on.exec, kernel->on.queue, kernel->ticket, &lane->error);
     if (status == FERRY_ERR_TIMEOUT) {
         uint64_t waits = waits_of(kernel, &lane->link);
         lane->moved += waits != kernel->waits;
@@ -321,8 +247,8 @@ static fy_progress run(fy_mix_lane *lane)
     if (report != NULL) {
         return fail_by_report(lane, report);
     }
-    if (status == FERRY_OK && kernel->late_out.base != NULL) {
-        lane->status = copy_apart(&kernel->late_out, &kernel->scratch[1], &lane->error);
+    if (status == FERRY_OK) {
+        lane->status = fy_mix_device_end_out(&kernel->on, &lane->error);
     }
     return lane->status == FERRY_OK ? FY_PROGRESS_DONE : FY_PROGRESS_FAILED;
 }
@@ -344,7 +270,7 @@ static bool ring_when_done(fy_mix_lane *lane, fy_bell *bell)
         return false;
     }
     kernel->has_rung =
-        kernel->has_rung || kernel->exec->call(kernel->queue, ring, bell, NULL) == FERRY_OK;
+        kernel->has_rung || kernel->on.exec->call(kernel->on.queue, ring, bell, NULL) == FERRY_OK;
     return true;
 }
 
@@ -361,15 +287,27 @@ void fy_mix_kernel_stop(fy_mix_kernel *kernel)
 /* The call has failed: the kernel ends at its next look. */
 static void drain(fy_mix_lane *lane)
 {
+    if (lane->index == 0) {
+        fy_mix_device_step_aside(&lane->kernel->on);
+    }
     if (lane->index == 0 && lane->kernel->is_launched) {
         fy_mix_kernel_stop(lane->kernel);
-        fy_exec_finish(lane->kernel->exec, lane->kernel->queue, NULL);
+        fy_exec_finish(lane->kernel->on.exec, lane->kernel->on.queue, NULL);
         lane->kernel->is_launched = false;
     }
 }
 
-const fy_mix_verbs fy_mix_kernel_verbs = {
-    .whole = run, .is_awaited = is_awaited, .ring_when_done = ring_when_done, .drain = drain};
+/* A turn that has come rings no bell. */
+static bool is_polled(fy_mix_lane *lane)
+{
+    return !lane->kernel->is_launched && !fy_mix_device_is_next(&lane->kernel->on);
+}
+
+const fy_mix_verbs fy_mix_kernel_verbs = {.whole = run,
+                                          .is_awaited = is_awaited,
+                                          .is_polled = is_polled,
+                                          .ring_when_done = ring_when_done,
+                                          .drain = drain};
 
 /*
  * Counts
@@ -378,8 +316,9 @@ const fy_mix_verbs fy_mix_kernel_verbs = {
 static ferry_status read_states(fy_mix_kernel *kernel, fy_lanes_state *states, ferry_error *error)
 {
     uint64_t bytes = kernel->program.n_lanes * sizeof *states;
-    FY_TRY(copy_flat(kernel, states, (const void *)(uintptr_t)kernel->watch.states, bytes, error));
-    return fy_exec_finish(kernel->exec, kernel->queue, error);
+    const void *there = (const void *)(uintptr_t)kernel->watch.states;
+    FY_TRY(fy_mix_device_copy(&kernel->on, states, there, bytes, error));
+    return fy_exec_finish(kernel->on.exec, kernel->on.queue, error);
 }
 
 ferry_status fy_mix_kernel_count(const ferry_mixed_comm *comm, ferry_mixed_counts *counts,
@@ -417,21 +356,12 @@ const fy_mix_program *fy_mix_kernel_program(const fy_mix_kernel *kernel)
     return &kernel->program;
 }
 
-ferry_status fy_mix_kernel_alloc(const fy_mix_kernel *kernel, uint64_t bytes, ferry_buffer *out,
-                                 ferry_error *error)
+void fy_mix_kernel_line_up(fy_mix_kernel *kernel)
 {
-    void *base;
-    FY_TRY(kernel->row->alloc(kernel->device, bytes, &base, error));
-    *out = ferry_buffer_of(base, bytes);
-    out->kind = kernel->row->kind;
-    out->device = kernel->device;
-    return FERRY_OK;
+    fy_mix_device_line_up(&kernel->on);
 }
 
-void fy_mix_kernel_free(const fy_mix_kernel *kernel, ferry_buffer *buffer)
+const fy_mix_device *fy_mix_kernel_device(const fy_mix_kernel *kernel)
 {
-    if (buffer->base != NULL) {
-        kernel->row->free(kernel->device, buffer->base, buffer->bytes);
-    }
-    *buffer = (ferry_buffer){.base = NULL};
+    return &kernel->on;
 }

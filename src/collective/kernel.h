@@ -2,7 +2,7 @@
 #ifndef FY_COLLECTIVE_KERNEL_H
 #define FY_COLLECTIVE_KERNEL_H
 
-#include "collective/comm.h"
+#include "collective/device.h"
 
 /*
  * Calls of a handle whose options name a device, where all ranks' devices reach each other's
@@ -26,10 +26,10 @@ ferry_status fy_mix_kernel_reset(fy_mix_kernel *kernel, ferry_error *error);
 /* What calls are cut by, and their schedules. */
 const fy_mix_program *fy_mix_kernel_program(const fy_mix_kernel *kernel);
 
-/* Memory of the device's for autotune; freed by fy_mix_kernel_free. */
-ferry_status fy_mix_kernel_alloc(const fy_mix_kernel *kernel, uint64_t bytes, ferry_buffer *out,
-                                 ferry_error *error);
-void fy_mix_kernel_free(const fy_mix_kernel *kernel, ferry_buffer *buffer);
+/* The device, for memory of it. */
+const fy_mix_device *fy_mix_kernel_device(const fy_mix_kernel *kernel);
+/* A call has begun, and is launched when those that began before it are. */
+void fy_mix_kernel_line_up(fy_mix_kernel *kernel);
 
 extern const fy_mix_verbs fy_mix_kernel_verbs;
 

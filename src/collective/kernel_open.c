@@ -48,109 +48,20 @@ static uint64_t aligned(uint64_t bytes)
 }
 
 /*
- * Queues. A stream in which a kernel waits may hold up another one, and whoever that one is to
- * bring forward: so all handles of a rank have one queue in common for each device, on which their
- * calls are in order.
- */
-
-typedef struct shared_queue {
-    struct shared_queue *next;
-    const ferry_world *world;
-    const fy_exec *exec;
-    int32_t device;
-    fy_exec_queue *queue;
-    _Atomic fy_ticket last;
-    uint32_t n_users;
-} shared_queue;
-
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static shared_queue *queues;
-
-/* Under the lock: into the list, or NULL, with a sentence. */
-static shared_queue *add_queue(opening *o)
-{
-    fy_exec_queue *queue;
-    shared_queue *fresh = fy_alloc_zeroed(1, sizeof *fresh);
-    if (fy_check_memory(fresh != NULL, "the queue of a kernel", &o->why) != FERRY_OK ||
-        o->kernel->exec->queue_open(o->kernel->device, NULL, &queue, &o->why) != FERRY_OK) {
-        fy_free(fresh);
-        return NULL;
-    }
-    *fresh = (shared_queue){.next = queues,
-                            .world = o->comm->world,
-                            .exec = o->kernel->exec,
-                            .device = o->kernel->device,
-                            .queue = queue};
-    queues = fresh;
-    return fresh;
-}
-
-/* One that has failed is nobody's any more but of those who have it. Under the lock. */
-static shared_queue *find_queue(const opening *o)
-{
-    fy_ticket ticket;
-    for (shared_queue *one = queues; one != NULL; one = one->next) {
-        if (one->world == o->comm->world && one->exec == o->kernel->exec &&
-            one->device == o->kernel->device) {
-            if (one->exec->mark(one->queue, &ticket, NULL) == FERRY_OK) {
-                return one;
-            }
-            one->world = NULL;
-        }
-    }
-    return NULL;
-}
-
-static ferry_status take_queue(opening *o)
-{
-    pthread_mutex_lock(&lock);
-    shared_queue *one = find_queue(o);
-    one = one == NULL ? add_queue(o) : one;
-    if (one != NULL) {
-        one->n_users++;
-        o->kernel->queue = one->queue;
-        o->kernel->last = &one->last;
-    }
-    pthread_mutex_unlock(&lock);
-    return one != NULL ? FERRY_OK : FERRY_ERR_UNSUPPORTED;
-}
-
-/* Waits for what is under way, with the last user. */
-static void give_queue(fy_mix_kernel *kernel)
-{
-    shared_queue *last = NULL;
-    pthread_mutex_lock(&lock);
-    for (shared_queue **at = &queues; kernel->queue != NULL && *at != NULL; at = &(*at)->next) {
-        if ((*at)->queue == kernel->queue && --(*at)->n_users == 0) {
-            last = *at;
-            *at = last->next;
-            break;
-        }
-    }
-    pthread_mutex_unlock(&lock);
-    if (last != NULL) {
-        last->exec->queue_close(last->queue);
-        fy_free(last);
-    } else if (kernel->queue != NULL) {
-        fy_exec_finish(kernel->exec, kernel->queue, NULL);
-    }
-}
-
-/*
  * A rank's own part
  */
 
 static ferry_status find_device(opening *o, first_word *word)
 {
     fy_mix_kernel *kernel = o->kernel;
-    FY_TRY(fy_memory_get(o->comm->options.device.kind, &kernel->row, &o->why));
-    kernel->exec = kernel->row->exec;
-    if (kernel->exec->lanes == NULL) {
+    FY_TRY(fy_mix_device_find(o->comm, &kernel->on, &o->why));
+    if (kernel->on.exec->lanes == NULL) {
         return fy_fail(&o->why, FERRY_ERR_UNSUPPORTED, "devices of kind %s run no such kernels",
-                       kernel->row->name);
+                       kernel->on.row->name);
     }
-    FY_TRY(kernel->exec->most_lanes(kernel->device, &word->most_lanes, &word->identity, &o->why));
-    return take_queue(o);
+    FY_TRY(kernel->on.exec->most_lanes(kernel->on.number, &word->most_lanes, &word->identity,
+                                       &o->why));
+    return fy_mix_device_take_queue(o->comm->world, &kernel->on, &o->why);
 }
 
 /* Ranks that share a device share what it runs at once. */
@@ -204,7 +115,7 @@ static ferry_status make_program(opening *o, uint32_t n_lanes)
 static ferry_status take_page(opening *o)
 {
     void *page;
-    FY_TRY(o->kernel->exec->lanes_take(o->kernel->queue, &page, &o->why));
+    FY_TRY(o->kernel->on.exec->lanes_take(o->kernel->on.queue, &page, &o->why));
     o->kernel->page = page;
     memset(page, 0, FY_LANES_PAGE_BYTES);
     return FERRY_OK;
@@ -219,7 +130,7 @@ static ferry_status make_memory(opening *o, second_word *word)
     uint64_t tables = states + aligned(n_lanes * sizeof(fy_lanes_state));
     size_t key_bytes = 0;
     FY_TRY(take_page(o));
-    FY_TRY(fy_mix_kernel_alloc(kernel, tables + o->tables_bytes, &kernel->memory, &o->why));
+    FY_TRY(fy_mix_device_alloc(&kernel->on, tables + o->tables_bytes, &kernel->memory, &o->why));
     kernel->counted = fy_alloc_zeroed(n_lanes, sizeof *kernel->counted);
     kernel->theirs = fy_alloc_zeroed(o->comm->world->n_ranks, sizeof(ferry_region *));
     if (kernel->counted == NULL || kernel->theirs == NULL) {
@@ -249,9 +160,9 @@ static ferry_status open_peer(opening *o, uint32_t rank, const second_word *word
     if (base != NULL) {
         space = fy_memory_query(base, NULL);
     }
-    if (fy_is_host(space) || !kernel->exec->reaches(kernel->device, space)) {
+    if (fy_is_host(space) || !kernel->on.exec->reaches(kernel->on.number, space)) {
         return fy_fail(&o->why, FERRY_ERR_UNSUPPORTED,
-                       "device %d does not reach the memory of rank %u", kernel->device, rank);
+                       "device %d does not reach the memory of rank %u", kernel->on.number, rank);
     }
     *base_out = (uintptr_t)base;
     return FERRY_OK;
@@ -286,8 +197,9 @@ static ferry_status write_tables(opening *o, const uint64_t *bases, char *bytes)
         }
     }
     fy_area flat = fy_area_flat(0, used);
-    FY_TRY(kernel->exec->copy(kernel->queue, &flat, there, &flat, bytes, 0, used, NULL, &o->why));
-    return fy_exec_finish(kernel->exec, kernel->queue, &o->why);
+    FY_TRY(kernel->on.exec->copy(kernel->on.queue, &flat, there, &flat, bytes, 0, used, NULL,
+                                 &o->why));
+    return fy_exec_finish(kernel->on.exec, kernel->on.queue, &o->why);
 }
 
 static ferry_status connect(opening *o, const second_word *words)
@@ -325,14 +237,14 @@ static ferry_status try_call(opening *o)
     }
     for (int i = 0; i < 2; i++) {
         uint64_t chunks = i == 0 ? fy_mix_op_in_chunks(t, op) : fy_mix_op_out_chunks(t, op);
-        FY_TRY(fy_mix_kernel_alloc(kernel, bytes * chunks, &kernel->scratch[i], &o->why));
+        FY_TRY(fy_mix_device_alloc(&kernel->on, bytes * chunks, &kernel->on.scratch[i], &o->why));
     }
-    call.in = kernel->scratch[0].base;
-    call.out = kernel->scratch[1].base;
-    call.in_space = call.out_space = fy_space_of(&kernel->scratch[0]);
+    call.in = kernel->on.scratch[0].base;
+    call.out = kernel->on.scratch[1].base;
+    call.in_space = call.out_space = fy_space_of(&kernel->on.scratch[0]);
     uint64_t limit_ns = fy_min(TRIAL_NS, (uint64_t)kernel->settings->deadline_ns / 2);
     FY_TRY(fy_mix_kernel_launch(kernel, &call, limit_ns, &o->why));
-    FY_TRY(fy_exec_finish(kernel->exec, kernel->queue, &o->why));
+    FY_TRY(fy_exec_finish(kernel->on.exec, kernel->on.queue, &o->why));
     kernel->is_launched = false;
     FY_TRY(fy_mix_kernel_reset(kernel, &o->why)); /* this call is not the caller's */
     return fy_mix_kernel_has_stopped(kernel)
@@ -393,14 +305,14 @@ static bool part(fy_mix_kernel *kernel, ferry_world *world)
 static void free_memory(fy_mix_kernel *kernel, bool may_free)
 {
     for (int i = 0; i < 2; i++) {
-        fy_mix_kernel_free(kernel, &kernel->scratch[i]);
+        fy_mix_device_free(&kernel->on, &kernel->on.scratch[i]);
     }
     if (may_free) {
-        fy_mix_kernel_free(kernel, &kernel->memory);
+        fy_mix_device_free(&kernel->on, &kernel->memory);
     } else {
         fy_log(FERRY_LOG_WARN,
                "%llu bytes of device %d stay: kernels of ranks that give no sign may use them",
-               (unsigned long long)kernel->memory.bytes, kernel->device);
+               (unsigned long long)kernel->memory.bytes, kernel->on.number);
     }
 }
 
@@ -412,9 +324,9 @@ static void discard(fy_mix_kernel *kernel, ferry_world *world)
     if (kernel->page != NULL) {
         fy_mix_kernel_stop(kernel);
     }
-    give_queue(kernel);
+    fy_mix_device_give_queue(&kernel->on);
     if (kernel->page != NULL) {
-        kernel->exec->lanes_give(kernel->page);
+        kernel->on.exec->lanes_give(kernel->page);
     }
     for (uint32_t i = 0; kernel->theirs != NULL && i < world->n_ranks; i++) {
         ferry_region_free(kernel->theirs[i]);
@@ -457,7 +369,7 @@ static ferry_status settle_lanes(opening *o, bool *all_out, ferry_error *error)
     if (*all_out && n_lanes == 0) {
         o->status = fy_fail(&o->why, FERRY_ERR_LIMIT,
                             "device %d does not run a block for each of the ranks that share it",
-                            o->kernel->device);
+                            o->kernel->on.number);
         *all_out = false;
     }
     if (*all_out) {
@@ -523,7 +435,6 @@ ferry_status fy_mix_kernel_open(ferry_mixed_comm *comm, ferry_error *error)
         o.kernel = fy_alloc_zeroed(1, sizeof *o.kernel);
         status = fy_agree(comm->world, fy_check_memory(o.kernel != NULL, "a kernel", error), error);
         if (status == FERRY_OK) {
-            o.kernel->device = comm->options.device.index;
             o.kernel->settings = &comm->world->settings;
             status = open_once(&o, &all, &once_more, error);
         }

@@ -2,16 +2,13 @@
 #ifndef FY_COLLECTIVE_KERNEL_STATE_H
 #define FY_COLLECTIVE_KERNEL_STATE_H
 
+#include "collective/device.h"
 #include "collective/kernel.h"
 
 /* What a handle has for kernels: made by kernel_open.c, used by kernel.c. */
 struct fy_mix_kernel {
     fy_mix_program program; /* its lanes are blocks of threads */
-    const fy_memory_kind *row;
-    const fy_exec *exec;
-    int32_t device;
-    fy_exec_queue *queue;
-    _Atomic fy_ticket *last; /* of the calls of all handles that have the queue in common */
+    fy_mix_device on;
     const fy_settings *settings;
     ferry_buffer memory; /* boxes, the word that halts, states, tables */
     ferry_region *own, **theirs;
@@ -19,16 +16,14 @@ struct fy_mix_kernel {
     char *page;              /* pinned: the board, and behind it a report of each lane */
     fy_lanes_watch watch;
     fy_lanes_tables tables[FERRY_MIXED_N_OPS][FERRY_MIXED_N_MODES];
-    ferry_buffer scratch[2]; /* for an input and an output that the device does not reach */
     fy_lanes_state *counted; /* of each lane, when counts were reset */
     /* Of a call. */
     bool is_launched;
     fy_ticket before; /* of what lies before it on the queue */
     int64_t since_ns; /* when all its blocks might have begun */
-    bool has_rung; /* it will be said when it is over */
+    bool has_rung;    /* it will be said when it is over */
     fy_ticket ticket;
-    ferry_buffer late_out; /* where the output goes from the scratch, when the call is over */
-    uint64_t waits;        /* of lanes, as they were seen last */
+    uint64_t waits; /* of lanes, as they were seen last */
 };
 
 /* A lane that waits says nothing to the host before that. */

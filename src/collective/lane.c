@@ -134,8 +134,8 @@ void fy_mix_lane_sum(fy_mix_lane *lane, const fy_mix_sum *its, uint64_t number, 
                     (its->n == 1 && its->n_targets == 1 && s->sum.targets[0] == lane->sources[0]);
 }
 
-static fy_progress run_sum(void *context, uint32_t index, uint64_t number,
-                           const fy_program_step *step)
+fy_progress fy_mix_lane_run_sum(void *context, uint32_t index, uint64_t number,
+                                const fy_program_step *step)
 {
     fy_mix_lane *lane = context;
     fy_mix_summing s;
@@ -163,7 +163,7 @@ static int64_t now_ns(const fy_mix_verbs *verbs)
 }
 
 const fy_mix_verbs fy_mix_host_verbs = {.steps.run = {[FY_STEP_WAIT] = fy_mix_links_wait,
-                                                      [FY_STEP_SUM] = run_sum,
+                                                      [FY_STEP_SUM] = fy_mix_lane_run_sum,
                                                       [FY_STEP_PUT] = fy_mix_links_put,
                                                       [FY_STEP_SIGNAL] = fy_mix_links_signal},
                                         .end = fence,

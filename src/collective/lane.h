@@ -19,6 +19,7 @@
 typedef struct fy_mix_call {
     uint64_t number; /* counts from 1 */
     uint32_t op, mode;
+    uint64_t count; /* elements of a piece, as messages and boards say them */
     const fy_mix_schedule *schedule;
     const char *in;
     char *out;
@@ -54,6 +55,8 @@ typedef struct fy_mix_verbs {
     fy_progress (*whole)(fy_mix_lane *lane);
     /* Whether the lane waits for a device, and not for another rank. NULL: it never does. */
     bool (*is_awaited)(fy_mix_lane *lane);
+    /* What it waits for rings no bell: it is looked at again soon. (optional) */
+    bool (*is_polled)(fy_mix_lane *lane);
     /* Has work of the lane's devices that is under way: the bell is rung when it is done. (opt.) */
     bool (*ring_when_done)(fy_mix_lane *lane, fy_bell *bell);
     /* A call has failed: waits for what is still under way on the caller's memory. (optional) */
@@ -92,7 +95,8 @@ struct fy_mix_lane {
     ferry_error error;
     const void **sources;         /* as many as any sum has */
     fy_mix_far *far;              /* queues of devices; NULL until a call needs them */
-    struct fy_mix_kernel *kernel; /* the handle's */
+    struct fy_mix_kernel *kernel; /* the handle's, as the next one */
+    struct fy_mix_library *library;
     /* Since the last reset. */
     uint64_t n_steps_done, n_waits, inside_written, inside_read, between, device_elements;
     char line_end[FY_MIX_LINE_BYTES]; /* lanes of other threads share no line with these */
@@ -125,6 +129,7 @@ typedef struct fy_mix_summing {
 /* counts: what it reads and writes is counted, which is right once for each sum of a step. */
 void fy_mix_lane_sum(fy_mix_lane *lane, const fy_mix_sum *sum, uint64_t number, bool counts,
                      fy_mix_summing *out);
+fy_verb fy_mix_lane_run_sum;
 /* Elements of a step's block, which is shorter at the end of the lane's range. */
 uint64_t fy_mix_lane_block(const fy_mix_lane *lane, uint64_t number);
 

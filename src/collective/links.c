@@ -19,7 +19,7 @@ static void fill_header(const fy_mix_lane *lane, fy_mix_header *header)
 {
     const fy_mix_call *call = lane->call;
     header->call = call->number;
-    header->count = call->geometry.n_elements;
+    header->count = call->count;
     header->op = call->op;
     header->mode = call->mode;
     header->dtype = lane->program->dtype;
@@ -31,7 +31,7 @@ static bool agrees(const fy_mix_lane *lane, const fy_mix_header *header)
 {
     const fy_mix_call *call = lane->call;
     return header->call == call->number && header->op == call->op && header->mode == call->mode &&
-           header->count == call->geometry.n_elements && header->dtype == lane->program->dtype &&
+           header->count == call->count && header->dtype == lane->program->dtype &&
            header->geometry == call->geometry_key;
 }
 
@@ -40,7 +40,7 @@ fy_progress fy_mix_fail_by_header(fy_mix_lane *lane, const fy_mix_header *header
     char theirs[96], ours[96];
     const fy_mix_call *call = lane->call;
     fy_mix_call_text(header->op, header->mode, header->count, theirs, sizeof theirs);
-    fy_mix_call_text(call->op, call->mode, call->geometry.n_elements, ours, sizeof ours);
+    fy_mix_call_text(call->op, call->mode, call->count, ours, sizeof ours);
     lane->status =
         fy_fail(&lane->error, FERRY_ERR_MISUSE,
                 "mixed collective: call %llu of rank %u is %s, but call %llu of rank %u is %s; "

@@ -276,7 +276,7 @@ static void break_by_board(ferry_mixed_comm *comm, uint32_t rank, const fy_mix_s
     const fy_mix_call *call = &comm->state.call;
     char theirs[96], ours[96];
     fy_mix_call_text(board->op, board->mode, board->count, theirs, sizeof theirs);
-    fy_mix_call_text(call->op, call->mode, call->geometry.n_elements, ours, sizeof ours);
+    fy_mix_call_text(call->op, call->mode, call->count, ours, sizeof ours);
     fy_comm_break(comm, FERRY_ERR_MISUSE,
                   "mixed collective: call %llu of rank %u is %s, but rank %u is in call %llu, %s; "
                   "all ranks make the same calls in the same order",
@@ -307,7 +307,7 @@ fy_mix_suspicion fy_mix_lane_suspect(ferry_mixed_comm *comm, fy_mix_lane *lane)
         return FY_MIX_NOT_THERE;
     }
     if (board->call == call->number && board->op == call->op && board->mode == call->mode &&
-        board->count == call->geometry.n_elements) {
+        board->count == call->count) {
         return board->waits != 0 ? FY_MIX_WAITS_TOO : FY_MIX_ENTERED;
     }
     if (!is_same(&before, board) || link->rank != lane->seen_rank) {

@@ -4,6 +4,7 @@
 #include "base/json.h"
 #include "base/log.h"
 #include "base/writer.h"
+#include "collective/library.h"
 #include "collective/tune_table.h"
 #include "host/file.h"
 
@@ -60,6 +61,10 @@ static void write_head(fy_writer *w, const document *d)
     fy_write_string(w, d->info.inside_engine);
     fy_write_text(w, ", \"between\": ");
     fy_write_string(w, d->info.between_engine);
+    if (d->comm->library != NULL) {
+        fy_write_text(w, ", \"base\": ");
+        fy_write_string(w, d->info.base_engine);
+    }
     fy_write_text(w, "},\n  \"grid_size\": ");
     fy_write_u64(w, fy_comm_program(d->comm)->n_lanes);
     fy_write_text(w, ",\n  \"timings\": [");
@@ -109,7 +114,7 @@ ferry_status fy_tuning_write(const ferry_mixed_comm *comm, const fy_tuning *tuni
 
 /* What a table begins with. */
 typedef struct head {
-    const char *format, *dtype, *inside, *between;
+    const char *format, *dtype, *inside, *between, *base;
     uint32_t sizes[4]; /* by TOPOLOGY_KEYS */
     uint32_t n_lanes;
     bool is_deterministic;
@@ -144,6 +149,7 @@ static ferry_status read_engines(const json_t *json, const fy_json_place *place,
     static const fy_json_field fields[] = {
         {"inside", FY_JSON_STRING, FY_JSON_NEEDED, .offset = offsetof(head, inside)},
         {"between", FY_JSON_STRING, FY_JSON_NEEDED, .offset = offsetof(head, between)},
+        {"base", FY_JSON_STRING, FY_JSON_OPTIONAL, .offset = offsetof(head, base)},
         {.key = NULL}};
     return fy_json_read(json, place, fields, object, context, error);
 }
@@ -160,6 +166,14 @@ static const fy_json_field head_fields[] = {
     {"timings", FY_JSON_VALUE, FY_JSON_NEEDED, .offset = offsetof(head, timings)},
     {.key = NULL}};
 
+/* "nccl" of "nccl 2.28.3": another version is worth less, but does the same. */
+static bool has_same_base(const ferry_mixed_comm *comm, const head *h)
+{
+    const char *own = fy_mix_library_name(comm->library);
+    size_t n = strcspn(own, " ");
+    return strcspn(h->base, " ") == n && strncmp(h->base, own, n) == 0;
+}
+
 /* Times of other engines or lanes are worth less, but no harm. */
 static ferry_status note_engines(const ferry_mixed_comm *comm, const head *h, const char *path,
                                  ferry_error *error)
@@ -174,6 +188,13 @@ static ferry_status note_engines(const ferry_mixed_comm *comm, const head *h, co
                "\"%s\" and \"%s\"",
                path, h->n_lanes, h->inside, h->between, fy_comm_program(comm)->n_lanes,
                info.inside_engine, info.between_engine);
+    }
+    if (!has_same_base(comm, h)) {
+        fy_log(
+            FERRY_LOG_INFO,
+            "the base modes of %s are those of %s, and of this handle those of %s: autotune takes "
+            "none of them",
+            path, h->base, info.base_engine);
     }
     return FERRY_OK;
 }
@@ -342,8 +363,40 @@ static ferry_status check_ops(const ferry_mixed_comm *comm, const fy_tuning *tun
     return FERRY_OK;
 }
 
+/* Of timings of one operation and size, without BASE modes, the fastest; NULL: none has a time. */
+static ferry_mixed_timing *fastest_fused(const ferry_mixed_comm *comm, ferry_mixed_timing *timings,
+                                         size_t n)
+{
+    ferry_mixed_timing *best = NULL;
+    for (size_t i = 0; i < n; i++) {
+        ferry_mixed_timing *t = &timings[i];
+        bool may = t->mode < FERRY_MIXED_BASE_ONE && t->seconds > 0 &&
+                   fy_comm_has_mode(comm, t->mode) && t->block_lines <= fy_tuning_most_lines(comm);
+        best = may && (best == NULL || t->seconds < best->seconds) ? t : best;
+    }
+    return best;
+}
+
+/* The table's BASE modes are another's collectives: what they took says nothing of this handle's.
+ */
+static void leave_base_out(const ferry_mixed_comm *comm, fy_tuning *tuning)
+{
+    for (size_t first = 0, n; first < tuning->n; first += n) {
+        ferry_mixed_timing *t = &tuning->timings[first], *chosen = NULL;
+        for (n = 0; first + n < tuning->n && t[n].op == t->op && t[n].bytes == t->bytes; n++) {
+            chosen = t[n].chosen ? &t[n] : chosen;
+        }
+        ferry_mixed_timing *best = fastest_fused(comm, t, n);
+        if (chosen->mode >= FERRY_MIXED_BASE_ONE && best != NULL) {
+            chosen->chosen = false;
+            best->chosen = true;
+        }
+    }
+}
+
 static ferry_status read_timings(const ferry_mixed_comm *comm, const json_t *json,
-                                 const fy_json_place *list, fy_tuning *tuning, ferry_error *error)
+                                 const fy_json_place *list, bool has_base, fy_tuning *tuning,
+                                 ferry_error *error)
 {
     for (size_t i = 0; i < tuning->room; i++) {
         fy_json_place place = {.parent = list, .index = i};
@@ -351,6 +404,9 @@ static ferry_status read_timings(const ferry_mixed_comm *comm, const json_t *jso
         tuning->n = i + 1;
     }
     FY_TRY(check_order(tuning, list, error));
+    if (!has_base) {
+        leave_base_out(comm, tuning);
+    }
     fy_tuning_index(tuning);
     return check_ops(comm, tuning, list, error);
 }
@@ -360,7 +416,7 @@ static ferry_status read_document(const ferry_mixed_comm *comm, const json_t *ro
 {
     fy_json_place place = {.key = path};
     fy_json_place list = {.parent = &place, .key = "timings"};
-    head h;
+    head h = {.base = "ferry"};
     FY_TRY(read_head(comm, root, &place, &h, error));
     FY_TRY(fy_json_expect_array(h.timings, &list, error));
     size_t n = json_array_size(h.timings);
@@ -369,7 +425,8 @@ static ferry_status read_document(const ferry_mixed_comm *comm, const json_t *ro
     }
     fy_tuning *tuning = fy_tuning_create(n);
     FY_TRY(fy_check_memory(tuning != NULL, path, error));
-    ferry_status status = read_timings(comm, h.timings, &list, tuning, error);
+    ferry_status status =
+        read_timings(comm, h.timings, &list, has_same_base(comm, &h), tuning, error);
     if (status != FERRY_OK) {
         fy_tune_destroy(tuning);
         return status;

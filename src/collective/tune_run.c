@@ -7,6 +7,7 @@
 #include "base/checked.h"
 #include "base/log.h"
 #include "collective/kernel.h"
+#include "collective/library.h"
 #include "collective/tune_heat.h"
 #include "collective/tune_table.h"
 #include "host/room.h"
@@ -175,7 +176,8 @@ static size_t enter_blocks(search *s, fy_entrant *trials)
     for (size_t i = 0; i < s->n_in && i < N_BEST; i++) {
         const fy_entrant *e = &s->entrants[i];
         uint32_t last = s->past[e->mode].block_lines;
-        for (size_t k = 0; k < n_blocks; k++) {
+        bool has_blocks = !fy_mix_library_makes(s->comm->library, e->mode);
+        for (size_t k = 0; k < n_blocks && has_blocks; k++) {
             if (!takes_long(s, e) || blocks[k] == last) {
                 trials[n++] =
                     (fy_entrant){.mode = e->mode, .block_lines = blocks[k], .n_calls = e->n_calls};
@@ -391,6 +393,14 @@ static ferry_status agree_on_size(search *s, ferry_error *error)
     return status;
 }
 
+/* The one whose memory calls are measured on; NULL: they are the host's. */
+static const fy_mix_device *device_of(const ferry_mixed_comm *comm)
+{
+    return comm->kernel != NULL    ? fy_mix_kernel_device(comm->kernel)
+           : comm->library != NULL ? fy_mix_library_device(comm->library)
+                                   : NULL;
+}
+
 /*
  * Ones and numbers near them: nothing that is slow to add. All pages are there afterwards. Memory
  * of a device is zero.
@@ -399,8 +409,9 @@ static ferry_status make_tensor(search *s, int which, ferry_buffer *tensor_out, 
 {
     uint64_t bytes = s->most_bytes * most_chunks(s->comm);
     ferry_buffer *memory = &s->memory[which];
-    if (s->comm->kernel != NULL) {
-        FY_TRY(fy_mix_kernel_alloc(s->comm->kernel, bytes, memory, error));
+    const fy_mix_device *device = device_of(s->comm);
+    if (device != NULL) {
+        FY_TRY(fy_mix_device_alloc(device, bytes, memory, error));
         *tensor_out = *memory;
         return FERRY_OK;
     }
@@ -415,8 +426,9 @@ static ferry_status make_tensor(search *s, int which, ferry_buffer *tensor_out, 
 
 static void drop_tensor(search *s, int which)
 {
-    if (s->comm->kernel != NULL) {
-        fy_mix_kernel_free(s->comm->kernel, &s->memory[which]);
+    const fy_mix_device *device = device_of(s->comm);
+    if (device != NULL) {
+        fy_mix_device_free(device, &s->memory[which]);
     } else {
         fy_free(s->memory[which].base);
     }

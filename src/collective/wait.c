@@ -79,7 +79,7 @@ static bool ready(void *context)
 }
 
 /* Its bell is rung when a device is done; a device that has failed rings nothing. */
-enum { MOST_DEVICE_NS = 20000000 };
+enum { MOST_DEVICE_NS = 20000000, POLLED_NS = 50000 };
 
 /* Who finds another lane in the transport looks again soon: that one need not wake this. */
 static int64_t sleep_ns(void *context)
@@ -100,6 +100,9 @@ static int64_t sleep_ns(void *context)
             lane->verbs->ring_when_done(lane, comm->world->bell)) {
             ns = ns < MOST_DEVICE_NS ? ns : MOST_DEVICE_NS;
         }
+        if (lane->verbs->is_polled != NULL && lane->verbs->is_polled(lane)) {
+            ns = ns < POLLED_NS ? ns : POLLED_NS;
+        }
     }
     return ns;
 }
@@ -114,7 +117,7 @@ static void say_waits(fy_mix_driver *d, bool waits)
         comm->boards.n_waiting = comm->boards.n_waiting + waits - d->waits;
         comm->boards.told = true;
         d->waits = waits;
-        fy_mix_board_write(comm, call->number, call->op, call->mode, call->geometry.n_elements,
+        fy_mix_board_write(comm, call->number, call->op, call->mode, call->count,
                            comm->boards.n_waiting != 0);
         fy_mix_board_tell(comm);
     }

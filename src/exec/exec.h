@@ -4,6 +4,7 @@
 
 #include "exec/area.h"
 #include "exec/cast.h"
+#include "exec/circle.h"
 #include "exec/lanes.h"
 #include "exec/sum.h"
 #include "memory/kind.h"
@@ -108,6 +109,8 @@ typedef struct fy_exec {
      */
     ferry_status (*most_lanes)(int32_t device, uint32_t *n_out, uint64_t *identity_out,
                                ferry_error *error);
+    /* A library's collectives. (optional: there is no such library for devices of this kind) */
+    const fy_circles *circles;
 
     /*
      * Words are host memory. set is a release store, wait passes once the word is at least value.

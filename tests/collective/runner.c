@@ -88,6 +88,7 @@ static const collective_case cases[] = {
     CASE("two_threads", 2, case_two_threads, PLAIN),
     CASE("cancel", 4, case_cancel, PLAIN),
     CASE("diverging", 4, case_diverging, ALL),
+    FAULT("turns", 4, case_turns, PLAIN, 4, 0),
     FAULT("refused_alone", 2, case_refused_alone, ALL, 20, 0),
     FAULT("idle", 4, case_idle, PLAIN, 20, 6),
     FAULT("held_up", 2, case_held_up, KERNELS, 4, 0),

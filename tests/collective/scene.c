@@ -217,6 +217,9 @@ static void check_info(const scene *c)
     expect(me, info.deterministic == c->options.deterministic, "%s: info", c->name);
     expect(me, info.kernels == (device_has_kernels() && c->multicast), "%s: %s kernels", c->name,
            info.kernels ? "" : "no");
+    bool has_library = device_has_library() && c->s.w > 1 && !c->options.deterministic;
+    expect(me, (strncmp(info.base_engine, "nccl ", 5) == 0) == has_library,
+           "%s: base modes are those of %s", c->name, info.base_engine);
 }
 
 void scene_open(scene *c, rank_context *me, const shape *s, const ferry_mixed_comm_options *options)

@@ -116,6 +116,7 @@ void case_random(rank_context *me);
 void case_far(rank_context *me);
 void case_two_handles(rank_context *me);
 void case_requests(rank_context *me);
+void case_turns(rank_context *me);
 void case_autotune(rank_context *me);
 void case_life(rank_context *me);
 void case_shared_transport(rank_context *me);

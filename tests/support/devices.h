@@ -45,6 +45,12 @@ static inline bool device_has_kernels(void)
     return device_is_named() && strcmp(getenv("FERRY_TEST_KERNELS"), "1") == 0;
 }
 
+/* Whether a library of the devices' is to make the base modes of such handles. */
+static inline bool device_has_library(void)
+{
+    return device_is_named() && getenv("FERRY_TEST_LIBRARY") != NULL;
+}
+
 /* How many devices there are: far has two, a machine perhaps one. At least 1, to be a divisor. */
 static inline int32_t device_kind_count(void)
 {

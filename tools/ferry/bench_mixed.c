@@ -52,6 +52,9 @@ static ferry_status time_fit(mixed_bench *b, uint64_t bytes, ferry_error *error)
                                .mode = b->modes[mode],
                                .bytes = bytes / element * element,
                                .count = bytes / element};
+            if (mixed_is_by_library(&b->rank.info, line.mode)) {
+                continue;
+            }
             FY_TRY(mixed_time_line(b, &line, error));
             b->fit[b->n_fit++] = (mixed_sample){line.op, line.mode, line.bytes, line.count,
                                                 line.forms[MIXED_OUT_OF_PLACE].seconds};

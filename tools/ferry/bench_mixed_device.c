@@ -166,6 +166,9 @@ void mixed_devices_print(const mixed_report *report)
     } else {
         printf("# the host makes the calls, for kernels cannot: FERRY_LOG=warn says why\n");
     }
+    if (strcmp(info->base_engine, "ferry") != 0) {
+        printf("# base modes are collectives of %s\n", info->base_engine);
+    }
     printf("# a time is the host's, %s\n",
            report->order == MIXED_ORDER_HOST
                ? "of a call that returns when its output is there"
@@ -181,6 +184,7 @@ void mixed_devices_print_json(const mixed_report *report)
         print_json_text(report->devices[rank].summary);
         putchar('}');
     }
-    printf("],\"by\":\"%s\",\"order\":\"%s\"", report->rank->info.kernels ? "kernels" : "host",
-           report->order == MIXED_ORDER_HOST ? "host" : "stream");
+    printf("],\"by\":\"%s\",\"base\":", report->rank->info.kernels ? "kernels" : "host");
+    print_json_text(report->rank->info.base_engine);
+    printf(",\"order\":\"%s\"", report->order == MIXED_ORDER_HOST ? "host" : "stream");
 }

@@ -266,10 +266,17 @@ static ferry_status count_call(mixed_bench *b, const mixed_line *line,
 
 /* ---- predictions ---- */
 
+bool mixed_is_by_library(const ferry_mixed_comm_info *info, uint32_t mode)
+{
+    return strcmp(info->base_engine, "ferry") != 0 &&
+           (mode == FERRY_MIXED_BASE_ONE || mode == FERRY_MIXED_BASE_TP_DP);
+}
+
+/* Of what a library does nothing is known: neither what it moves, nor of how many lanes. */
 static void predict_line(const mixed_bench *b, mixed_line *line)
 {
     const mixed_sample call = {line->op, line->mode, line->bytes, line->count, 0};
-    if (b->report.costs == NULL) {
+    if (b->report.costs == NULL || mixed_is_by_library(&b->rank.info, line->mode)) {
         return;
     }
     line->predicted = mixed_predict(&b->costs, &b->sketches, &call);
@@ -282,8 +289,9 @@ static void predict_line(const mixed_bench *b, mixed_line *line)
 static void find_lanes(const mixed_bench *b, mixed_line *line)
 {
     ferry_mixed_work work = FERRY_MIXED_WORK_INIT;
-    if (b->sketches.n > 0 && ferry_mixed_sketch_count(b->sketches.at[0], line->op, line->mode,
-                                                      line->count, &work, NULL) == FERRY_OK) {
+    if (b->sketches.n > 0 && !mixed_is_by_library(&b->rank.info, line->mode) &&
+        ferry_mixed_sketch_count(b->sketches.at[0], line->op, line->mode, line->count, &work,
+                                 NULL) == FERRY_OK) {
         line->n_lanes = work.n_lanes;
     }
 }

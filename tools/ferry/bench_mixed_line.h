@@ -42,5 +42,7 @@ mixed_case mixed_case_of(const mixed_bench *b, const mixed_line *line, mixed_pat
 ferry_status mixed_run_line(mixed_bench *b, mixed_line *line, ferry_error *error);
 /* The same out of place only, and nobody prints it. */
 ferry_status mixed_time_line(mixed_bench *b, mixed_line *line, ferry_error *error);
+/* Whether calls in a mode are made by a library, and not by schedules of ferry's. */
+bool mixed_is_by_library(const ferry_mixed_comm_info *info, uint32_t mode);
 
 #endif

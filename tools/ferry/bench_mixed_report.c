@@ -4,6 +4,7 @@
  * figures stands behind a '#'; for machines ferry.bench/1.
  */
 #include "bench_mixed_device.h"
+#include "bench_mixed_line.h"
 #include "bench_mixed_predict.h"
 
 #include "bench.h"
@@ -155,9 +156,10 @@ static void print_figures(const mixed_report *report, const mixed_figures *f)
 }
 
 /* Who makes the calls of a line, and how many lanes have something to do in one. */
-static const char *driver_of(const mixed_report *report)
+static const char *driver_of(const mixed_report *report, const mixed_line *line)
 {
-    return report->rank->info.kernels ? "kernels" : "host";
+    const ferry_mixed_comm_info *info = &report->rank->info;
+    return mixed_is_by_library(info, line->mode) ? "nccl" : info->kernels ? "kernels" : "host";
 }
 
 static void print_driver(const mixed_report *report, const mixed_line *line)
@@ -166,12 +168,12 @@ static void print_driver(const mixed_report *report, const mixed_line *line)
     if (line->n_lanes > 0) {
         snprintf(lanes, sizeof lanes, "%u", line->n_lanes);
     }
-    printf(" %-7s %5s", driver_of(report), lanes);
+    printf(" %-7s %5s", driver_of(report, line), lanes);
 }
 
 static void print_driver_json(const mixed_report *report, const mixed_line *line)
 {
-    printf("\"by\":\"%s\",\"lanes\":", driver_of(report));
+    printf("\"by\":\"%s\",\"lanes\":", driver_of(report, line));
     if (line->n_lanes > 0) {
         printf("%u,", line->n_lanes);
     } else {

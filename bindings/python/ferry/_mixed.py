@@ -140,6 +140,7 @@ class MixedCommCounts(NamedTuple):
     between_engine="Who carries bytes between nodes.",
     between_note="Why nobody does, where that is so.",
     kernels="Whether a kernel of the device makes each call.",
+    base_engine="Whose collectives the base modes are: ``ferry``, or ``nccl`` and its version.",
 )
 class MixedCommInfo(NamedTuple):
     """The topology and the engines of a handler, with all defaults filled in."""
@@ -171,6 +172,7 @@ class MixedCommInfo(NamedTuple):
     between_engine: Optional[str]
     between_note: Optional[str]
     kernels: bool
+    base_engine: str
 
 
 Op = Union[MixedCommOp, int, str]

@@ -543,14 +543,15 @@ static PyObject *info_tuple(const void *content)
     return dtype == NULL
                ? NULL
                : Py_BuildValue(
-                     "(IIIIIIIIIIIIIINIIKNNNNNzzzN)", i->world_rank, i->world_size, i->local_rank,
+                     "(IIIIIIIIIIIIIINIIKNNNNNzzzNz)", i->world_rank, i->world_size, i->local_rank,
                      i->local_size, i->inter_rank, i->inter_size, i->local_tp_size,
                      i->local_dp_size, i->inter_tp_size, i->inter_dp_size, i->tp_rank, i->tp_size,
                      i->dp_rank, i->dp_size, dtype, i->grid_size, i->max_block_size,
                      (unsigned long long)i->staging_bytes, PyBool_FromLong(i->virtual_memory),
                      PyBool_FromLong(i->multicast), PyBool_FromLong(i->between_nodes),
                      PyBool_FromLong(i->tuned), PyBool_FromLong(i->deterministic), i->inside_engine,
-                     i->between_engine, i->between_note, PyBool_FromLong(i->kernels));
+                     i->between_engine, i->between_note, PyBool_FromLong(i->kernels),
+                     i->base_engine);
 }
 
 static PyObject *describe(PyObject *self, PyObject *unused)

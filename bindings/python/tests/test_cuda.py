@@ -281,6 +281,7 @@ def collectives(rank, size):
                                 use_autotune=False) as handler:
         # All ranks name device 0, and some have their tensors elsewhere.
         assert handler.describe().kernels or "STANDIN_QUIET" not in os.environ
+        assert handler.describe().base_engine.startswith("nccl ") == ("FERRY_TEST_LIBRARY" in os.environ)
         for turn, queue in enumerate([None, Stream(device), ferry.Queue("cuda", device)]):
             x = array.array("f", [rank + 1 + turn + i % 5 for i in range(500)])
             there = Weights(2000, device, "<f4", (50, 10))

@@ -131,7 +131,8 @@ typedef enum op_kind {
     OP_AWAIT,
     OP_CALL,
     OP_WRITE,
-    OP_POLL
+    OP_POLL,
+    OP_WORK /* what another library launches: a function that may wait for others */
 } op_kind;
 
 typedef struct op {

@@ -187,6 +187,9 @@ static void perform(struct CUstream_st *stream, const op *one)
     case OP_POLL:
         poll_word(stream, one);
         break;
+    case OP_WORK:
+        one->function(one->context);
+        break;
     }
 }
 
