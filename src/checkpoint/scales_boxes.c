@@ -5,8 +5,12 @@
  * codes of it, matrix by matrix as the codes lie: so the scales of an expert stand where the expert
  * stands, also where it is there twice. What several boxes have of one matrix shares the smallest
  * box of scales that has those of all. Scales of whole matrices likewise, in another parameter.
+ *
+ * A parameter with fills, whose blocks are those of what it has, gets scales for all of its blocks:
+ * those that nothing is in have 1, as zeros have (scales_grid.c).
  */
 #include "checkpoint/changes.h"
+#include "checkpoint/scales_grid.h"
 
 #include "base/checked.h"
 #include "base/sort.h"
@@ -27,9 +31,11 @@ typedef struct need {
  */
 typedef struct piece {
     uint32_t weight;
+    uint64_t plane;            /* of a parameter that is filled: which matrix of it; else 0 */
     uint64_t matrix;           /* row-major among those of the weight */
     uint64_t offset;           /* of the first code; then of the first scale */
     uint64_t begin[2], end[2]; /* rows and columns, of codes; then of scales */
+    uint64_t stride[2];        /* from one to the next, in memory: likewise */
 } piece;
 
 /* A loop over the pieces of a box: how far each turn goes. */
@@ -39,13 +45,22 @@ typedef struct turns {
 
 enum { MOST_TURNS = FERRY_MAX_DIMS + FERRY_MAX_REPEATS };
 
+/* A parameter beside which scales may stand. */
+typedef struct host_facts {
+    bool is_filled;   /* not all of it is of boxes */
+    bool in_grid;     /* and it has scales for all of its blocks */
+    uint32_t n_boxes; /* that are not empty */
+} host_facts;
+
 typedef struct adding {
     const ferry_spec *spec;
     const fy_change *changes;
     ferry_side *boxes;
     const char *side_name;
-    bool *is_said;    /* [spec->n_tensors] a box is of it */
-    bool of_matrices; /* else of blocks */
+    bool *is_said;     /* [spec->n_tensors] a box is of it */
+    bool of_matrices;  /* else of blocks */
+    host_facts *hosts; /* [n_hosts] of the parameters that there were first */
+    size_t n_hosts;
     need *needs;
     size_t n, capacity;
     piece *pieces; /* of a parameter */
@@ -94,7 +109,8 @@ static int compare_by_weight(const void *a, const void *b)
 static int compare_by_matrix(const void *a, const void *b)
 {
     const piece *x = a, *y = b;
-    int weights = compare_numbers(x->weight, y->weight);
+    int planes = compare_numbers(x->plane, y->plane);
+    int weights = planes != 0 ? planes : compare_numbers(x->weight, y->weight);
     int matrices = weights != 0 ? weights : compare_numbers(x->matrix, y->matrix);
     return matrices != 0 ? matrices : compare_by_place(a, b);
 }
@@ -180,6 +196,7 @@ static piece first_piece(const fy_said_box *box, uint32_t number, const turns *a
     for (uint32_t i = 0; i < 2; i++) {
         its.begin[i] = box->numbers[leading + i];
         its.end[i] = its.begin[i] + fy_said_box_shape(box)[leading + i];
+        its.stride[i] = fy_said_box_strides(box)[leading + i];
     }
     return its;
 }
@@ -293,7 +310,8 @@ static ferry_status join_copies(adding *a, ferry_error *error)
     size_t kept = 0, end = 0;
     fy_sort(all, a->n_pieces, sizeof *all, compare_by_matrix);
     for (size_t i = 0, count; i < a->n_pieces; i += count) {
-        for (end = fy_max(end, i); end < a->n_pieces && all[end].weight == all[i].weight &&
+        for (end = fy_max(end, i); end < a->n_pieces && all[end].plane == all[i].plane &&
+                                   all[end].weight == all[i].weight &&
                                    all[end].matrix == all[i].matrix;) {
             end++;
         }
@@ -328,6 +346,7 @@ static ferry_status place_scales(adding *a, const need *its, uint64_t *elements_
             p->begin[d] = a->of_matrices ? 0 : p->begin[d] / block[d];
             p->end[d] = a->of_matrices ? 1 : fy_ceil_div(p->end[d], block[d]);
         }
+        p->stride[0] = p->end[1] - p->begin[1];
         p->offset = elements;
         if (!fy_add(elements, volume_of(p), &elements)) {
             return fail_many(a, its, error);
@@ -376,7 +395,7 @@ static ferry_status add_box(adding *a, const piece *p, size_t count, size_t para
     for (uint32_t i = 0; leading + i < box.n_dims; i++) {
         box.begin[leading + i] = p->begin[i];
         box.shape[leading + i] = p->end[i] - p->begin[i];
-        box.strides[leading + i] = i == 0 ? p->end[1] - p->begin[1] : 1;
+        box.strides[leading + i] = i == 0 ? p->stride[0] : 1;
     }
     if (count > 1 && p[1].matrix - p->matrix == 1) {
         box.shape[leading - 1] = count;
@@ -442,8 +461,9 @@ static ferry_status set_shape(const adding *a, const fy_parameter *of, size_t pa
     return ferry_side_set_shape(a->boxes, parameter, of->n_dims, shape, error);
 }
 
-/* What stands beside a parameter, of whose boxes the first needs it. */
-static ferry_status add_parameter(adding *a, const need *its, uint64_t elements, ferry_error *error)
+/* What stands beside a parameter, of whose boxes the first needs it; nothing is in it yet. */
+static ferry_status add_parameter(adding *a, const need *its, uint64_t elements, size_t *number_out,
+                                  ferry_error *error)
 {
     const fy_parameter *of = &a->boxes->parameters[its->parameter];
     const fy_change *change = &a->changes[its->weight];
@@ -452,7 +472,6 @@ static ferry_status add_parameter(adding *a, const need *its, uint64_t elements,
     ferry_dtype dtype = a->changes[scales_of(a, its->weight)].dtype;
     const fy_rank_list *list = &a->boxes->lists[of->ranks];
     char name[FERRY_NAME_BYTES];
-    size_t number;
     int length = snprintf(name, sizeof name, "%s%s", of->name, suffix);
     if (length < 0 || (size_t)length >= sizeof name) {
         return fy_fail(error, FERRY_ERR_INVALID_INPUT,
@@ -461,15 +480,176 @@ static ferry_status add_parameter(adding *a, const need *its, uint64_t elements,
                        a->side_name, of->name, FERRY_NAME_BYTES - 1,
                        scales_tensor(a, its->weight)->name);
     }
-    FY_TRY(ferry_side_add_parameter(a->boxes, list->ranks, list->n, name, &dtype, elements, 0,
-                                    &number, error));
-    of = &a->boxes->parameters[its->parameter]; /* they may have moved */
+    return ferry_side_add_parameter(a->boxes, list->ranks, list->n, name, &dtype, elements, 0,
+                                    number_out, error);
+}
+
+/* Scales of what boxes have, and of nothing else. */
+static ferry_status add_dense(adding *a, const need *its, ferry_error *error)
+{
+    uint64_t elements = 0;
+    size_t number;
+    FY_TRY(join_copies(a, error));
+    FY_TRY(place_scales(a, its, &elements, error));
+    FY_TRY(add_parameter(a, its, elements, &number, error));
+    const fy_parameter *of = &a->boxes->parameters[its->parameter];
     if (of->shape != NULL && of->n_dims >= 2) {
         FY_TRY(a->of_matrices ? set_leading_shape(a, of, number, elements, error)
                               : set_shape(a, of, number, elements, error));
     }
     return add_boxes(a, number, error);
 }
+
+/* ---- those of parameters that are filled ---- */
+
+/* Of a block of zeros, as the type of scales has it. */
+static void put_one(ferry_dtype dtype, unsigned char bits[8])
+{
+    uint32_t one = dtype.kind == FERRY_F32 ? 0x3f800000 : dtype.kind == FERRY_F8E8M0 ? 0x7f : 0x38;
+    for (uint32_t i = 0; i < 8; i++) {
+        bits[i] = (unsigned char)(i < 4 ? one >> (8 * i) : 0);
+    }
+}
+
+static ferry_status fill_rect(adding *a, const fy_grid *g, const fy_grid_rect *rect, size_t number,
+                              ferry_error *error)
+{
+    uint64_t shape[3] = {rect->n_planes},
+             strides[3] = {g->blocks[0] * g->blocks[1], g->blocks[1], 1};
+    unsigned char bits[8];
+    put_one(a->boxes->parameters[number].dtype, bits);
+    for (uint32_t d = 0; d < 2; d++) {
+        shape[1 + d] = rect->end[d] - rect->begin[d];
+    }
+    uint64_t offset = rect->plane * strides[0] + rect->begin[0] * strides[1] + rect->begin[1];
+    return ferry_side_add_fill(a->boxes, number, 3, offset, shape, strides, bits, error);
+}
+
+/* The blocks of the grid that have something become pieces; the others are filled. */
+static ferry_status take_grid(adding *a, const fy_grid *g, size_t number, ferry_error *error)
+{
+    a->n_pieces = 0;
+    FY_TRY(FY_GROW(a->pieces, a->piece_capacity, g->n_laid, "the scales of a layout", error));
+    for (size_t i = 0; i < g->n_laid; i++) {
+        const fy_grid_rect *rect = &g->laid[i];
+        if (rect->weight == FY_NONE) {
+            FY_TRY(fill_rect(a, g, rect, number, error));
+            continue;
+        }
+        piece its = {.weight = rect->weight, .matrix = rect->matrix, .stride = {g->blocks[1], 1}};
+        its.offset = (rect->plane * g->blocks[0] + rect->begin[0]) * g->blocks[1] + rect->begin[1];
+        for (uint32_t d = 0; d < 2; d++) {
+            its.begin[d] = rect->from[d];
+            its.end[d] = rect->from[d] + (rect->end[d] - rect->begin[d]);
+        }
+        a->pieces[a->n_pieces++] = its;
+    }
+    return add_boxes(a, number, error);
+}
+
+static ferry_status add_grid(adding *a, const need *its, const fy_grid *g, ferry_error *error)
+{
+    uint64_t shape[FERRY_MAX_DIMS];
+    size_t number;
+    FY_TRY(add_parameter(a, its, g->n_planes * g->blocks[0] * g->blocks[1], &number, error));
+    const fy_parameter *of = &a->boxes->parameters[its->parameter];
+    memcpy(shape, of->shape, of->n_dims * sizeof *shape);
+    shape[of->n_dims - 2] = g->blocks[0];
+    shape[of->n_dims - 1] = g->blocks[1];
+    FY_TRY(ferry_side_set_shape(a->boxes, number, of->n_dims, shape, error));
+    return take_grid(a, g, number, error);
+}
+
+/* Of all blocks of a parameter, if these are blocks of what it has. n: how many boxes need it */
+static ferry_status try_grid(adding *a, const need *its, size_t n, bool *done_out,
+                             ferry_error *error)
+{
+    const fy_parameter *of = &a->boxes->parameters[its->parameter];
+    host_facts *host = &a->hosts[its->parameter];
+    bool fits = host->is_filled && host->n_boxes == n && of->shape != NULL && of->n_dims >= 2;
+    ferry_status status = FERRY_OK;
+    fy_grid g;
+    *done_out = false;
+    if (!fits) {
+        return FERRY_OK;
+    }
+    fy_grid_init(&g, of->shape, of->n_dims, a->changes[its->weight].format.block);
+    for (size_t i = 0; i < a->n_pieces && fits && status == FERRY_OK; i++) {
+        const piece *p = &a->pieces[i];
+        fy_grid_part part = {.weight = p->weight, .matrix = p->matrix, .offset = p->offset};
+        memcpy(part.begin, p->begin, sizeof part.begin);
+        memcpy(part.end, p->end, sizeof part.end);
+        memcpy(part.stride, p->stride, sizeof part.stride);
+        status = fy_grid_add(&g, &part, &fits, error);
+    }
+    FY_THEN(status, fits ? fy_grid_lay(&g, &fits, error) : FERRY_OK);
+    host->in_grid = fits && status == FERRY_OK;
+    FY_THEN(status, fits ? add_grid(a, its, &g, error) : FERRY_OK);
+    fy_grid_cleanup(&g);
+    *done_out = fits;
+    return status;
+}
+
+/* How many matrices each plane of a parameter has that has some; 0: not as many as the next. The
+ * pieces are in the order of their planes. */
+static size_t count_matrices(const adding *a)
+{
+    size_t each = 0;
+    for (size_t i = 0, end; i < a->n_pieces; i = end) {
+        for (end = i; end < a->n_pieces && a->pieces[end].plane == a->pieces[i].plane;) {
+            end++;
+        }
+        if (each != 0 && end - i != each) {
+            return 0;
+        }
+        each = end - i;
+    }
+    return each;
+}
+
+/* Planes without a matrix have the scale 1, as many times as others have one. */
+static ferry_status fill_planes(adding *a, size_t number, uint64_t n_planes, size_t each,
+                                ferry_error *error)
+{
+    unsigned char bits[8];
+    uint64_t next = 0, stride = 1;
+    put_one(a->boxes->parameters[number].dtype, bits);
+    for (size_t i = 0; i <= a->n_pieces; i += each) {
+        uint64_t plane = i == a->n_pieces ? n_planes : a->pieces[i].plane;
+        uint64_t n = (plane - next) * each;
+        if (n > 0) {
+            FY_TRY(ferry_side_add_fill(a->boxes, number, 1, next * each, &n, &stride, bits, error));
+        }
+        next = plane + 1;
+    }
+    return FERRY_OK;
+}
+
+/* Of matrices, beside a parameter whose blocks all have a scale. */
+static ferry_status add_matrices(adding *a, const need *its, ferry_error *error)
+{
+    const fy_parameter *of = &a->boxes->parameters[its->parameter];
+    uint64_t volume = of->shape[of->n_dims - 2] * of->shape[of->n_dims - 1];
+    uint64_t n_planes = of->elements / volume, elements = 0;
+    size_t number;
+    for (size_t i = 0; i < a->n_pieces; i++) {
+        a->pieces[i].plane = a->pieces[i].offset / volume;
+    }
+    FY_TRY(join_copies(a, error));
+    FY_TRY(place_scales(a, its, &elements, error));
+    size_t each = count_matrices(a);
+    for (size_t i = 0; i < a->n_pieces && each > 0; i++) {
+        a->pieces[i].offset = a->pieces[i].plane * each + i % each;
+    }
+    elements = each > 0 ? n_planes * each : elements;
+    FY_TRY(add_parameter(a, its, elements, &number, error));
+    of = &a->boxes->parameters[its->parameter];
+    FY_TRY(set_leading_shape(a, of, number, elements, error));
+    FY_TRY(each > 0 ? fill_planes(a, number, n_planes, each, error) : FERRY_OK);
+    return add_boxes(a, number, error);
+}
+
+/* ---- all ---- */
 
 static void note_said(adding *a)
 {
@@ -480,19 +660,50 @@ static void note_said(adding *a)
     }
 }
 
+static ferry_status note_hosts(adding *a, ferry_error *error)
+{
+    const ferry_side *side = a->boxes;
+    a->n_hosts = side->n_parameters;
+    a->hosts = fy_alloc_zeroed(a->n_hosts, sizeof *a->hosts);
+    FY_TRY(fy_check_memory(a->hosts != NULL, "the scales of a layout", error));
+    for (size_t i = 0; i < a->n_hosts; i++) {
+        a->hosts[i].is_filled = side->parameters[i].is_partial;
+    }
+    for (size_t i = 0; i < side->n_fills; i++) {
+        a->hosts[side->fills[i].parameter].is_filled = true;
+    }
+    for (size_t i = 0; i < side->n_boxes; i++) {
+        const fy_said_box *box = &side->boxes[i];
+        bool has_some = fy_box_volume(fy_said_box_shape(box), box->n_dims) > 0;
+        a->hosts[box->parameter].n_boxes += has_some;
+    }
+    return FERRY_OK;
+}
+
+/* Beside one parameter, which n boxes need. */
+static ferry_status add_beside(adding *a, const need *needs, size_t n, ferry_error *error)
+{
+    bool done = false;
+    a->n_pieces = 0;
+    for (size_t i = 0; i < n; i++) {
+        FY_TRY(add_pieces(a, &needs[i], error));
+    }
+    if (a->of_matrices && a->hosts[needs->parameter].in_grid) {
+        return add_matrices(a, needs, error);
+    }
+    FY_TRY(a->of_matrices ? FERRY_OK : try_grid(a, needs, n, &done, error));
+    return done ? FERRY_OK : add_dense(a, needs, error);
+}
+
 static ferry_status add_all(adding *a, bool of_matrices, ferry_error *error)
 {
-    uint64_t elements = 0;
     a->of_matrices = of_matrices;
     FY_TRY(list_needs(a, error));
     for (size_t i = 0, end; i < a->n; i = end) {
-        a->n_pieces = 0;
-        for (end = i; end < a->n && a->needs[end].parameter == a->needs[i].parameter; end++) {
-            FY_TRY(add_pieces(a, &a->needs[end], error));
+        for (end = i; end < a->n && a->needs[end].parameter == a->needs[i].parameter;) {
+            end++;
         }
-        FY_TRY(join_copies(a, error));
-        FY_TRY(place_scales(a, &a->needs[i], &elements, error));
-        FY_TRY(add_parameter(a, &a->needs[i], elements, error));
+        FY_TRY(add_beside(a, &a->needs[i], end - i, error));
     }
     return FERRY_OK;
 }
@@ -504,9 +715,11 @@ ferry_status fy_changes_add_scale_boxes(const ferry_spec *spec, const fy_change 
     a.is_said = fy_alloc_zeroed(spec->n_tensors + (size_t)1, sizeof *a.is_said);
     FY_TRY(fy_check_memory(a.is_said != NULL, "the scales of a layout", error));
     note_said(&a);
-    ferry_status status = add_all(&a, false, error);
+    ferry_status status = note_hosts(&a, error);
+    FY_THEN(status, add_all(&a, false, error));
     FY_THEN(status, add_all(&a, true, error));
     fy_free(a.is_said);
+    fy_free(a.hosts);
     fy_free(a.needs);
     fy_free(a.pieces);
     fy_free(a.places);

@@ -76,9 +76,15 @@ class Case:
 
     def scales_of(self, entry, said, suffix):
         """What stands beside a parameter, by the elements of its memory; None: nothing."""
-        copies = self.copies_in(entry, said, suffix)
+        grid = Grid.of(self, entry, said)
+        copies = self.copies_in(entry, said, suffix, grid if suffix == "_scale_2" else None)
         if not copies:
             return None
+        if grid is not None:
+            made = grid.scales(suffix, copies)
+            if made is not None:
+                return {"ranks": entry["ranks"] if "ranks" in entry else [entry["rank"]],
+                        "parameter": entry["parameter"] + suffix, **made}
         holds, at = [], 0
         for copy in copies:
             blocks = [self.block_of(index)[:len(self.made[copy.name + suffix].shape)]
@@ -94,23 +100,27 @@ class Case:
                              {hold["shape"][-1] for hold in holds})
         return made if shape is None else {**made, "shape": shape}
 
-    def copies_in(self, entry, said, suffix):
-        """Of each matrix what lies here until an element of it comes again, as it comes."""
-        logical = {name: Logical(tensor) for name, tensor in self.made.items()
-                   if can_be_boxed(tensor)}
+    def logical(self):
+        return {name: Logical(tensor) for name, tensor in self.made.items()
+                if can_be_boxed(tensor)}
+
+    def copies_in(self, entry, said, suffix, grid=None):
+        """Of each matrix what lies here until an element of it comes again, as it comes; of a grid
+        each of its planes has its own."""
         pieces = {}  # of one box and one matrix: the elements, in the order in which each begins
-        for given in Parameter(entry, "destination", logical).memory:
+        for address, given in enumerate(Parameter(entry, "destination", self.logical()).memory):
             if given is None or given[0].bits is not None:
                 continue
             box, place = given
             if box.tensor + suffix in self.made and box.tensor + suffix not in said:
-                index = index_of(box, place)
-                pieces.setdefault((id(box), index[:-2]), (box.tensor, set()))[1].add(index)
+                index, plane = index_of(box, place), grid.place(address)[0] if grid else 0
+                key = id(box), index[:-2], plane
+                pieces.setdefault(key, (box.tensor, set()))[1].add(index)
         copies, last = [], {}
-        for (_, matrix), (name, elements) in pieces.items():
-            copy = last.get((name, matrix))
+        for (_, matrix, plane), (name, elements) in pieces.items():
+            copy = last.get((name, matrix, plane))
             if copy is None or not copy.elements.isdisjoint(elements):
-                copy = last[name, matrix] = Copy(name)
+                copy = last[name, matrix, plane] = Copy(name, matrix, plane)
                 copies.append(copy)
             copy.elements |= elements
         return copies
@@ -122,8 +132,75 @@ class Case:
 class Copy:
     """What a parameter has of a matrix, once."""
 
-    def __init__(self, name):
-        self.name, self.elements = name, set()
+    def __init__(self, name, matrix, plane):
+        self.name, self.matrix, self.plane, self.elements = name, matrix, plane, set()
+
+
+class Grid:
+    """The blocks of a parameter that is filled, where each has what one block of a tensor has."""
+
+    ONES = {"F32": "3f800000", "F8_E8M0": "7f", "F8_E4M3": "38"}
+
+    def __init__(self, case, entry):
+        self.case, self.shape = case, entry["shape"]
+        self.block, self.blocks = case.form.block, {}  # (plane, row, column): (tensor, its block)
+        self.n_planes = math.prod(self.shape[:-2])
+        self.size = [-(-n // b) for n, b in zip(self.shape[-2:], self.block)]
+
+    def place(self, address):
+        rest, column = divmod(address, self.shape[-1])
+        return (*divmod(rest, self.shape[-2]), column)
+
+    @classmethod
+    def of(cls, case, entry, said):
+        """None: there is none, as nothing is filled, or something lies across its blocks."""
+        memory = Parameter(entry, "destination", case.logical()).memory
+        is_filled = "partial" in entry and entry["partial"] or entry.get("fill")
+        if not is_filled or len(entry.get("shape", [])) < 2:
+            return None
+        grid, shifts = cls(case, entry), {}
+        for address, given in enumerate(memory):
+            if given is not None and given[0].bits is None and \
+                    not grid.take(shifts, address, *given, said):
+                return None
+        return grid
+
+    def take(self, shifts, address, box, place, said):
+        """One element: as far from its place in the tensor as all of its box and matrix."""
+        suffix = self.case.form.suffix
+        if box.tensor + suffix not in self.case.made or box.tensor + suffix in said:
+            return False
+        index, (plane, *at) = index_of(box, place), self.place(address)
+        shift = plane, at[0] - index[-2], at[1] - index[-1]
+        if shifts.setdefault((id(box), index[:-2]), shift) != shift or \
+                any(n % b for n, b in zip(shift[1:], self.block)):
+            return False
+        whose = box.tensor, self.case.block_of(index)
+        block = plane, *(n // b for n, b in zip(at, self.block))
+        return self.blocks.setdefault(block, whose) == whose
+
+    def scales(self, suffix, copies):
+        """Those of all blocks, or of all matrices; None: these are not as many everywhere."""
+        one = self.ONES["F32" if suffix == "_scale_2" else self.case.form.scales]
+        if suffix == "_scale_2":
+            given = [[(copy.name, copy.matrix) for copy in copies if copy.plane == plane]
+                     for plane in range(self.n_planes)]
+            each = max(map(len, given))
+            if {len(its) for its in given} - {0, each}:
+                return None
+            places = [its[i] if its else None for its in given for i in range(each)]
+            shape = scales_shape(self.shape, len(places), None)
+        else:
+            places = [self.blocks.get((plane, row, column)) for plane in range(self.n_planes)
+                      for row in range(self.size[0]) for column in range(self.size[1])]
+            shape = self.shape[:-2] + self.size
+        holds = [{"tensor": given[0] + suffix, "begin": list(given[1]),
+                  "shape": [1] * len(given[1]), "offset": at, "strides": [1] * len(given[1])}
+                 for at, given in enumerate(places) if given is not None]
+        fill = [{"offset": at, "shape": [1], "strides": [1], "bits": one}
+                for at, given in enumerate(places) if given is None]
+        return {"elements": len(places), "holds": holds, "fill": fill,
+                **({} if shape is None else {"shape": shape})}
 
 
 def index_of(box, place):
@@ -150,6 +227,100 @@ def scales_shape(codes, n, widths):
 # ---- cases ---------------------------------------------------------------------------------------
 
 
+def check_filled(ferry, definitions, text, folder, rng):
+    """Matrices between what is filled: beside and below each other, in planes, some of them across
+    the blocks of the parameter."""
+    form = draw_format(rng) if text is None else Format(text)
+    case = Case(ferry, definitions, folder, rng, form)
+    boxes = [padded_entry(rng, case, "p%d" % number) for number in range(rng.randint(1, 3))]
+    boxes = [entry for entry in boxes if entry["holds"]]
+    if not boxes:
+        return
+    if rng.random() < 0.2:  # whose scales lie elsewhere has none beside it
+        tensor = case.made[boxes[0]["holds"][0]["tensor"] + form.suffix]
+        boxes.append(whole_entry(rng, tensor))
+    check_side(case, definitions, {"boxes": boxes})
+
+
+def padded_entry(rng, case, name):
+    weights = [tensor for tensor in case.model.tensors.values() if is_weight(tensor.name)]
+    block, step = case.form.block, 2 if case.form.codes == "F4" else 1
+    planes, is_straight = [], rng.random() < 0.8
+    for _ in range(rng.randint(1, 4)):
+        parts, low = [], 0  # a shelf below the other
+        for _ in range(rng.randint(0, 2)):
+            shelf, right = low, 0
+            for _ in range(rng.randint(1, 2)):
+                tensor = rng.choice(weights)
+                shape = [1] * (len(tensor.shape) - 2) + [rng.randint(1, tensor.shape[-2]),
+                                                         step * rng.randint(1, tensor.shape[-1] // step)]
+                begin = [rng.randint(0, end - n) // (step if d == len(shape) - 1 else 1) *
+                         (step if d == len(shape) - 1 else 1)
+                         for d, (end, n) in enumerate(zip(tensor.shape, shape))]
+                if rng.random() < 0.5:
+                    begin[-2:] = [0, 0]
+                at = [shelf, right]
+                for d in range(2) if is_straight else ():
+                    at[d] = -(-at[d] // block[d]) * block[d] + begin[d - 2] % block[d]
+                apart = 2 if rng.random() < 0.1 else 1
+                low = max(low, at[0] + (shape[-2] - 1) * apart + 1)
+                right = at[1] + shape[-1]
+                parts += cut_part(rng, (tensor.name, begin, shape, at, apart), tensor.shape, block,
+                                  step)
+        planes.append(parts)
+    size = [max([1] + [at[0] + (shape[-2] - 1) * apart + 1 for parts in planes
+                       for _, _, shape, at, apart in parts]),
+            max([1] + [at[1] + shape[-1] for parts in planes for _, _, shape, at, _ in parts])]
+    size = [n + rng.choice([0, 1, b, 2 * b + 1]) for n, b in zip(size, block)]
+    size[1] += size[1] % step
+    return filled_entry(rng, case, name, planes, size)
+
+
+def cut_part(rng, part, of, block, step):
+    """Perhaps as two boxes, of which the second may have what stands a block further in the tensor."""
+    name, begin, shape, at, apart = part
+    d, units = rng.choice([-2, -1]), [1, step]
+    n = units[d] * rng.randint(0, shape[d] // units[d])
+    if rng.random() < 0.5 or n in (0, shape[d]):
+        return [part]
+    first, second, rest, place = list(shape), list(begin), list(shape), list(at)
+    first[d], rest[d] = n, shape[d] - n
+    second[d] += n
+    place[d] += n * (apart if d == -2 else 1)
+    moved = second[d] + rng.choice([0, 0, block[d], -block[d]])
+    second[d] = moved if 0 <= moved and moved + rest[d] <= of[d] else second[d]
+    return [(name, begin, first, at, apart), (name, second, rest, place, apart)]
+
+
+def filled_entry(rng, case, name, planes, size):
+    """The parts, and runs of bits where there are none, or nothing."""
+    volume, free = math.prod(size), [True] * (math.prod(size) * len(planes))
+    holds, fill = [], []
+    for plane, parts in enumerate(planes):
+        for tensor, begin, shape, at, apart in parts:
+            offset = plane * volume + at[0] * size[1] + at[1]
+            strides = row_major_strides(shape[:-2] + size)
+            strides[-2] = size[1] * apart
+            holds.append({"tensor": tensor, "begin": begin, "shape": shape, "offset": offset,
+                          "strides": strides})
+            for row in range(shape[-2]):
+                first = offset + row * size[1] * apart
+                free[first:first + shape[-1]] = [False] * shape[-1]
+    digits = 1 if case.form.codes == "F4" else 2
+    address = 0
+    while address < len(free):
+        end = address
+        while end < len(free) and free[end] == free[address] and end // size[1] == address // size[1]:
+            end += 1
+        if free[address]:
+            fill.append({"offset": address, "shape": [end - address], "strides": [1],
+                         "bits": "".join(rng.choice("0123456789abcdef") for _ in range(digits))})
+        address = end
+    entry = {"rank": rng.randint(0, 2), "parameter": name, "elements": len(free), "holds": holds,
+             "shape": [len(planes), *size] if len(planes) > 1 or rng.random() < 0.5 else size}
+    return {**entry, "partial": True} if rng.random() < 0.2 else {**entry, "fill": fill}
+
+
 def check_random(ferry, definitions, folder, rng):
     side = None
     case = Case(ferry, definitions, folder, rng)
@@ -159,6 +330,11 @@ def check_random(ferry, definitions, folder, rng):
             break
     else:
         return
+    check_side(case, definitions, side)
+
+
+def check_side(case, definitions, side):
+    ferry, folder, rng = case.ferry, case.folder, case.rng
     file = write_layout(folder, "boxes.json", box_files.layout_file(rng, side, {}), rng)
     told = ferry.reshard_json(case.source, file, folder / "out", *case.option, *with_options(rng))
     weights = {name for name in held_tensors(side) if name in case.model.tensors
@@ -177,8 +353,29 @@ def check_random(ferry, definitions, folder, rng):
     read = sum(len(case.model.tensors[name].data) for name in case.model.tensors)
     must(not (folder / "dry").exists() and 0 < told["read_bytes"] <= read, "dry: %s" % told)
     check_verify(case, full)
+    check_back(case, definitions, side)
     check_subset(case, side)
     check_said(case, side)
+
+
+def check_back(case, definitions, side):
+    """What is filled stands in nobody's way when codes become values again."""
+    ferry, folder, rng = case.ferry, case.folder, case.rng
+    if any(map(case.weight_of, held_tensors(side))):
+        return  # scales that are said may be fewer than values need
+    boxes = [{key: entry[key] for key in entry if key not in ("dtype", "fill")}
+             for entry in side["boxes"] if entry["holds"] and
+             all(map(is_weight, held_tensors({"boxes": [entry]})))]
+    values = {"boxes": [{**entry, "partial": True} for entry in boxes]}
+    if not boxes:
+        return
+    made = {name: definitions.dequantize(case.form, case.made, name, "BF16")
+            for name in held_tensors(values)}
+    ferry.reshard(folder / "out", write_layout(folder, "values.json", values, rng),
+                  folder / "values", "--dequantize=" + case.form.text, *with_options(rng))
+    box_files.check_boxed(folder / "values", values, made, models.Model())
+    done = ferry.verify(folder / "out", folder / "values", "--dequantize=" + case.form.text)
+    must(done.code == 0, str(done))
 
 
 def check_verify(case, full):
@@ -799,6 +996,8 @@ def main():
     cases = [("random", bound(check_random, definitions), seed) for seed in seeds]
     cases += [("large " + text, bound(check_large, definitions, text), seed)
               for seed in seeds[::100] for text in LARGE]
+    cases += [("filled %s" % text, bound(check_filled, definitions, text), seed)
+              for seed in seeds for text in (None, "f8e4m3:4x8", "nvfp4")]
     cases += [("parts", bound(check_parts, definitions), seed) for seed in seeds]
     cases += [("halves", bound(check_halves, definitions), seed) for seed in seeds[::2]]
     cases += [("large halves", bound(check_large_halves, definitions), seed)
