@@ -21,8 +21,9 @@ enum {
     /* Whole lines are streamed; of others, rows from here on: they lose less at their ends. */
     STREAM_FROM = 1024,
     JOIN_FROM = 2048,       /* bytes of rows side by side: two of their lines are not whole */
-    AHEAD = 4096,           /* that is asked for, of such rows */
-    AHEAD_FROM = 128,       /* where they are so long */
+    APART_FROM = 96,        /* bytes of rows that lie apart: as much, and both are streamed */
+    AHEAD = 3072,           /* that is asked for, of such rows */
+    AHEAD_FROM = 64,        /* where they are so long */
     MOST_ROWS = 32,         /* that are gathered before they are streamed */
     ASK_BELOW = 1024,       /* rows so short end before the machine knows where they go on */
     PAGES_FROM = 16384,     /* rows so long are several pages, page beside page */
@@ -99,14 +100,15 @@ static void push_pieces(queue *q, char *to, const char *from, size_t n_bytes)
 
 /*
  * Whether rows are streamed one after the other and wait in no queue: where streams are in each
- * other's way, what ends up as whole lines.
+ * other's way, what ends up as whole lines, or as units of rows that are mostly whole lines.
  */
 static bool goes_alone(const fy_block *b)
 {
-    bool joins = b->to_distance == b->row_bytes && b->n_rows * b->row_bytes >= JOIN_FROM &&
-                 ((uintptr_t)b->to | b->row_bytes) % FY_STREAM_UNIT == 0;
+    bool is_units = ((uintptr_t)b->to | b->row_bytes | b->to_distance) % FY_STREAM_UNIT == 0;
+    bool is_worth_it = b->to_distance == b->row_bytes ? b->n_rows * b->row_bytes >= JOIN_FROM
+                                                      : b->row_bytes >= APART_FROM;
     return fy_cpu_streams() == 1 && b->n_rows > 1 && b->row_bytes < PAGES_FROM &&
-           (joins || fy_is_lines(b));
+           ((is_units && is_worth_it) || fy_is_lines(b));
 }
 
 static void stream_alone(const fy_rows_kernels *kernels, const fy_block *b)

@@ -22,6 +22,7 @@ enum {
     LANE = 16,           /* bytes of a plane's rows and columns that are transposed at once; */
     LONG_SIDE = 64,      /* what is left of shorter sides costs more than it saves */
     LONG_COLUMN = 128,   /* but not without a buffer, where columns are so long; */
+    APART_COLUMN = 512,  /* columns that are no lines, but so long that few of theirs are not */
     NARROW_TILE = 16384, /* this much of both sides at once */
     SHORT_BYTES = 256,   /* of either side that a tile of short rows has */
     ROW_TILE = 1024,     /* and of longer ones */
@@ -30,8 +31,11 @@ enum {
     ASSEMBLE_FROM = 256, /* bytes side by side in the destination that are put together first */
     ASSEMBLED = 2048,
     MOST_ROWS = 32,
-    JOINED_ROWS = 8, /* of a run: so many places the machine reads by itself, and no cache's set is
+    JOINED_ROWS = 8, /* of a run: so many places the machine reads at once, and no cache's set is
                         full of lines at a power of two apart */
+    JOINED_AHEAD = 1024,  /* bytes that are asked for in each place: the machine is late */
+    JOINED_LONG = 1024,   /* but rows that long are best read by itself, */
+    JOINED_LONG_ROWS = 2, /* in so many places */
     JOINED_BYTES = 65536, /* that are read in each place */
     FEW_ROWS = 32         /* along a dimension: another one makes longer loops */
 };
@@ -45,7 +49,8 @@ typedef struct box {
     fy_loops nest;             /* without the element, by strides of `to` */
     uint32_t order[MOST_DIMS]; /* by strides of `from` */
     uint64_t tile[MOST_DIMS];
-    uint32_t i, j; /* the dimensions with the least strides of `to`, and of `from` */
+    uint64_t least; /* that a last tile has of dimension i, where it is not the only one */
+    uint32_t i, j;  /* the dimensions with the least strides of `to`, and of `from` */
 } box;
 
 /* ---- rows ---- */
@@ -204,6 +209,19 @@ static void copy_plane_tile(const box *x, const tile *t, bool streams, const cha
     } while (step_within(x, t, x->i, x->j, index, &p.to, &p.from));
 }
 
+/* Of a dimension of which so much is left. */
+static uint64_t tile_length(const box *x, uint32_t d, uint64_t left)
+{
+    uint64_t least = d == x->i ? x->least : 0;
+    return left < x->tile[d] + least ? left : x->tile[d];
+}
+
+static uint64_t first_length(const box *x, uint32_t d, uint64_t head)
+{
+    uint64_t length = x->nest.dims[d].length;
+    return d == x->i && head > 0 ? fy_min(head, length) : tile_length(x, d, length);
+}
+
 /* To the next tile; false behind the last. The first of dimension i may be shorter: `head`. */
 static bool step_tile(const box *x, uint64_t head, tile *t)
 {
@@ -215,13 +233,13 @@ static bool step_tile(const box *x, uint64_t head, tile *t)
             t->index[d] += done;
             t->to += done * its->to;
             t->from += done * its->from;
-            t->length[d] = fy_min(x->tile[d], its->length - t->index[d]);
+            t->length[d] = tile_length(x, d, its->length - t->index[d]);
             return true;
         }
         t->to -= t->index[d] * its->to;
         t->from -= t->index[d] * its->from;
         t->index[d] = 0;
-        t->length[d] = fy_min(d == x->i && head > 0 ? head : x->tile[d], its->length);
+        t->length[d] = first_length(x, d, head);
     }
     return false;
 }
@@ -230,7 +248,7 @@ static tile first_tile(const box *x, uint64_t head)
 {
     tile t = {.to = x->to, .from = x->from};
     for (uint32_t d = 0; d < x->nest.n; d++) {
-        t.length[d] = fy_min(d == x->i && head > 0 ? head : x->tile[d], x->nest.dims[d].length);
+        t.length[d] = first_length(x, d, head);
     }
     return t;
 }
@@ -304,6 +322,82 @@ static void copy_planes(box *x)
     }
 }
 
+/* Whether short columns lie side by side: together they are whole lines, but for the ends. */
+static bool is_dense(const box *x)
+{
+    const fy_loop *i = &x->nest.dims[x->i];
+    return i->length <= FY_PLANE_MOST_SHORT &&
+           i->length * x->element <= FY_PLANE_MOST_SHORT_BYTES &&
+           x->nest.dims[x->j].to == i->length * x->element;
+}
+
+/* Whether columns that are no whole lines are worth to be made of them: see fy_cpu_streams. */
+static bool is_apart(const box *x)
+{
+    const uint64_t column_bytes = x->nest.dims[x->i].length * x->element;
+    uint64_t head, all = (uintptr_t)x->to;
+    for (uint32_t d = 0; d < x->nest.n; d++) {
+        all |= x->nest.dims[d].to;
+    }
+    bool are_lines = find_lines(x, &head) && (head == 0 || column_bytes >= APART_COLUMN);
+    return x->streams && fy_cpu_streams() == 1 && x->element <= 8 && all % x->element == 0 &&
+           !are_lines && (column_bytes >= APART_COLUMN || is_dense(x));
+}
+
+/* The share of at most so many, in whole units where it is more than one of them. */
+static uint64_t even_share(uint64_t n, uint64_t most, uint64_t unit)
+{
+    uint64_t n_shares = fy_ceil_div(n, most);
+    return fy_min(fy_ceil_div(fy_ceil_div(n, n_shares), unit) * unit, n);
+}
+
+static void set_apart_tiles(box *x)
+{
+    const size_t element = (size_t)x->element;
+    if (is_dense(x)) {
+        const uint64_t n_i = x->nest.dims[x->i].length;
+        const uint64_t n_j = fy_plane_short_row_bytes(element, (size_t)n_i) / element;
+        set_tiles(x, 0, 0);
+        x->tile[x->i] = n_i;
+        x->tile[x->j] = even_share(x->nest.dims[x->j].length, n_j, LANE / x->element);
+    } else {
+        set_tiles(x, fy_plane_column_bytes(element), fy_plane_apart_row_bytes(element));
+        x->least = LINE / x->element;
+    }
+}
+
+/* Along the columns: rows that make a line of two tiles whole are in the cache for the second. */
+static void copy_planes_apart(box *x)
+{
+    const fy_tiles_kernels *kernels = fy_tiles_kernels_of(fy_cpu_isa());
+    const bool is_short = is_dense(x);
+    set_apart_tiles(x);
+    for (uint32_t d = 0; d < x->nest.n; d++) {
+        x->order[d] = d;
+    }
+    tile t = first_tile(x, 0);
+    for (bool more = true; more;) {
+        tile here = t;
+        more = step_tile(x, 0, &t);
+        bool is_last = here.index[x->i] + here.length[x->i] == x->nest.dims[x->i].length;
+        uint64_t index[MOST_DIMS] = {0};
+        fy_plane p = {.to = here.to,
+                      .from = here.from,
+                      .to_pitch = x->nest.dims[x->j].to,
+                      .from_pitch = x->nest.dims[x->i].from,
+                      .n_i = (size_t)here.length[x->i],
+                      .n_j = (size_t)here.length[x->j],
+                      .next = more ? t.from : NULL};
+        do {
+            if (is_short) {
+                kernels->transpose_short[log_of(x->element)](&p);
+            } else {
+                kernels->transpose_apart[log_of(x->element)](&p, here.index[x->i] == 0, is_last);
+            }
+        } while (step_within(x, &here, x->i, x->j, index, &p.to, &p.from));
+    }
+}
+
 static void copy_narrow(box *x)
 {
     const fy_tiles_kernels *kernels = fy_tiles_kernels_of(fy_cpu_isa());
@@ -335,15 +429,18 @@ static bool joins(const box *x)
         all |= x->nest.dims[d].to;
     }
     return x->streams && fy_cpu_streams() == 1 && all % FY_STREAM_UNIT == 0 && x->element >= LINE &&
-           x->element <= STREAM_FROM && x->nest.dims[x->i].to == x->element;
+           x->nest.dims[x->i].to == x->element;
 }
 
 static void copy_joined(box *x)
 {
     const fy_rows_kernels *kernels = fy_rows_kernels_of(fy_cpu_isa());
     const fy_loop *its = &x->nest.dims[x->i];
-    set_tiles(x, JOINED_ROWS * x->element, JOINED_BYTES);
-    x->tile[x->i] = fy_min(x->i == x->j ? its->length : JOINED_ROWS, its->length);
+    bool is_long = x->element >= JOINED_LONG;
+    uint64_t n_rows = is_long ? JOINED_LONG_ROWS : JOINED_ROWS;
+    uint64_t ahead = is_long ? 0 : fy_ceil_div(JOINED_AHEAD, x->element) * x->nest.dims[x->j].from;
+    set_tiles(x, n_rows * x->element, JOINED_BYTES);
+    x->tile[x->i] = fy_min(x->i == x->j ? its->length : n_rows, its->length);
     tile t = first_tile(x, 0);
     for (bool more = true; more;) {
         uint64_t index[MOST_DIMS] = {0};
@@ -355,7 +452,7 @@ static void copy_joined(box *x)
                         .row_bytes = x->element};
         bool is_last = t.index[x->i] + run.n_rows == its->length;
         do {
-            kernels->stream_run(&run, t.index[x->i] == 0, is_last);
+            kernels->stream_run(&run, ahead, t.index[x->i] == 0, is_last);
         } while (step_within(x, &t, x->i, x->i, index, &run.to, &run.from));
         more = step_tile(x, 0, &t);
     }
@@ -468,6 +565,8 @@ static void copy_box(box *x)
         copy_in_order(x);
     } else if (is_narrow(x)) {
         copy_narrow(x);
+    } else if (is_planes(x) && is_apart(x)) {
+        copy_planes_apart(x);
     } else if (is_planes(x)) {
         copy_planes(x);
     } else if (joins(x)) {

@@ -45,19 +45,20 @@ typedef struct fy_row_hash {
  *
  * stream copies the rows of a block one after the other, past the cache and without a fence. Where
  * they go, how far apart and how long they are is a multiple of FY_STREAM_UNIT; parts of a line
- * that nothing completes at once are right, but slow. What lies `ahead` rows further on is asked
- * for; 0: nothing.
+ * that nothing completes at once are right, but slow where rows have little else. What lies `ahead`
+ * rows further on is asked for; 0: nothing.
  *
  * stream_run is for some of many rows of a line or more that go side by side. What is before the
  * first line that begins in them is left out, unless they are the first; and the line that they end
- * in is made whole with what the row behind them has, unless they are the last.
+ * in is made whole with what the row behind them has, unless they are the last. What lies `ahead`
+ * bytes behind each row is asked for; 0: nothing.
  */
 typedef struct fy_rows_kernels {
     void (*copy)(const fy_row *rows, size_t n_rows, size_t row_bytes, unsigned n_streams);
     void (*copy_hash)(const fy_row *rows, size_t n_rows, size_t row_bytes, unsigned n_streams,
                       fy_row_hash *hash);
     void (*stream)(const fy_block *block, uint64_t ahead);
-    void (*stream_run)(const fy_block *block, bool is_first, bool is_last);
+    void (*stream_run)(const fy_block *block, uint64_t ahead, bool is_first, bool is_last);
     void (*hash)(const fy_row *rows, size_t n_rows, size_t row_bytes, fy_row_hash *hash);
 } fy_rows_kernels;
 

@@ -38,8 +38,9 @@ static void stream(const fy_block *block, uint64_t ahead)
     fy_block_copy_cached(block);
 }
 
-static void stream_run(const fy_block *block, bool is_first, bool is_last)
+static void stream_run(const fy_block *block, uint64_t ahead, bool is_first, bool is_last)
 {
+    (void)ahead;
     fy_block b = *block;
     size_t skip = is_first ? 0 : -(uintptr_t)b.to % LINE;
     if (skip != 0) {

@@ -30,6 +30,8 @@ _Static_assert((int)FY_HASH_STRIPE == (int)LINE, "rows are hashed line by line")
 #define ALWAYS_INLINE inline __attribute__((always_inline))
 /* What is kept of each row stays in registers only if these loops are unrolled. */
 #define EACH_ROW _Pragma("GCC unroll 4") for (size_t i = 0; i < n_rows; i++)
+/* Of rows whose length is a constant. */
+#define UNROLLED _Pragma("GCC unroll 16")
 #define PRIME32 0x9E3779B1u /* XXH_PRIME32_1 */
 
 static ALWAYS_INLINE void stream_line(char *to, const char *from)
@@ -141,21 +143,30 @@ static ALWAYS_INLINE void stream_row(char *to, const char *from, size_t row_byte
     head = head < row_bytes ? head : row_bytes;
     stream_units(to, from, head);
     size_t at = head;
-    for (; at + LINE <= row_bytes; at += LINE) {
+    UNROLLED for (; at + LINE <= row_bytes; at += LINE)
+    {
         stream_line(to + at, from + at);
     }
     stream_units(to + at, from + at, row_bytes - at);
 }
 
-/* row_bytes is a constant for the shortest rows, where this is inlined, and so is is_lines. */
+/*
+ * row_bytes is a constant where this is inlined for rows of usual lengths, and so is is_lines: with
+ * an instruction for each line of a row the machine learns what the rows have, and not what is
+ * between them.
+ */
 static ALWAYS_INLINE void stream_rows(fy_block *b, uint64_t n_rows, size_t row_bytes, bool is_lines,
                                       size_t ahead)
 {
     /* Of rows that begin within a line, the line that they end in, too. */
-    const size_t ask_bytes = row_bytes + (uintptr_t)b->from % LINE;
+    const bool is_odd = (uintptr_t)b->from % LINE != 0;
     for (; n_rows > 0; n_rows--, b->to += b->to_distance, b->from += b->from_distance) {
-        for (size_t at = 0; ahead != 0 && at < ask_bytes; at += LINE) {
-            _mm_prefetch(b->from + ahead + at, _MM_HINT_T1);
+        UNROLLED for (size_t at = 0; ahead != 0 && at < row_bytes; at += LINE)
+        {
+            _mm_prefetch(b->from + ahead + at, _MM_HINT_T0);
+        }
+        if (ahead != 0 && is_odd) {
+            _mm_prefetch(b->from + ahead + row_bytes, _MM_HINT_T0);
         }
         stream_row(b->to, b->from, row_bytes, is_lines ? 0 : -(uintptr_t)b->to % LINE);
     }
@@ -168,30 +179,53 @@ static ALWAYS_INLINE void stream_block(fy_block *b, size_t row_bytes, bool is_li
     stream_rows(b, n - n_asking, row_bytes, is_lines, 0);
 }
 
-static void stream(const fy_block *block, uint64_t ahead)
+static ALWAYS_INLINE void stream_width(const fy_block *block, size_t row_bytes, uint64_t ahead)
 {
     fy_block b = *block;
-    bool is_lines = fy_is_lines(block);
-    if (is_lines && b.row_bytes == LINE) {
-        stream_block(&b, LINE, true, ahead);
-    } else if (is_lines) {
-        stream_block(&b, (size_t)b.row_bytes, true, ahead);
+    if (fy_is_lines(block)) {
+        stream_block(&b, row_bytes, true, ahead);
     } else {
-        stream_block(&b, (size_t)b.row_bytes, false, ahead);
+        stream_block(&b, row_bytes, false, ahead);
     }
 }
 
-static void stream_run(const fy_block *block, bool is_first, bool is_last)
+static void stream(const fy_block *block, uint64_t ahead)
+{
+    switch (block->row_bytes) {
+    case 64:
+        stream_width(block, 64, ahead);
+        return;
+    case 128:
+        stream_width(block, 128, ahead);
+        return;
+    case 256:
+        stream_width(block, 256, ahead);
+        return;
+    case 512:
+        stream_width(block, 512, ahead);
+        return;
+    case 1024:
+        stream_width(block, 1024, ahead);
+        return;
+    default:
+        stream_width(block, (size_t)block->row_bytes, ahead);
+    }
+}
+
+static void stream_run(const fy_block *block, uint64_t ahead, bool is_first, bool is_last)
 {
     fy_block b = *block;
     size_t skip = is_first ? 0 : -(uintptr_t)b.to % LINE;
     if (skip != 0) {
+        for (size_t at = 0; ahead != 0 && at < (size_t)b.row_bytes; at += LINE) {
+            _mm_prefetch(b.from + ahead + at, _MM_HINT_T0);
+        }
         stream_row(b.to + skip, b.from + skip, (size_t)b.row_bytes - skip, 0);
         b.to += b.row_bytes;
         b.from += b.from_distance;
         b.n_rows--;
     }
-    stream_rows(&b, b.n_rows, (size_t)b.row_bytes, fy_is_lines(&b), 0);
+    stream_rows(&b, b.n_rows, (size_t)b.row_bytes, fy_is_lines(&b), (size_t)ahead);
     stream_units(b.to, b.from, is_last ? 0 : -(uintptr_t)b.to % LINE);
 }
 

@@ -51,8 +51,27 @@ KERNEL(4)
 KERNEL(8)
 KERNEL(16)
 
+/* Without streams nothing is gained by whole lines: each plane has what is its own. */
+#define APART(bytes)                                                                               \
+    static void transpose_short_##bytes(const fy_plane *plane)                                     \
+    {                                                                                              \
+        transpose(plane, bytes);                                                                   \
+    }                                                                                              \
+    static void transpose_apart_##bytes(const fy_plane *plane, bool is_first, bool is_last)        \
+    {                                                                                              \
+        (void)is_first;                                                                            \
+        (void)is_last;                                                                             \
+        transpose(plane, bytes);                                                                   \
+    }
+APART(1)
+APART(2)
+APART(4)
+APART(8)
+
 const fy_tiles_kernels fy_tiles_baseline = {
     .transpose = {transpose_1, transpose_2, transpose_4, transpose_8, transpose_16},
+    .transpose_apart = {transpose_apart_1, transpose_apart_2, transpose_apart_4, transpose_apart_8},
+    .transpose_short = {transpose_short_1, transpose_short_2, transpose_short_4, transpose_short_8},
     .turn = {turn_1, turn_2, turn_4, turn_8, turn_16}};
 
 #endif

@@ -21,8 +21,11 @@ enum {
     LINE = 64,
     LANE = 16,
     N_LANES = sizeof(VECTOR) / LANE,
-    N_TURNS = LINE / sizeof(VECTOR), /* vectors of a line */
-    MOST_COLUMNS = LANE              /* of a tile */
+    N_TURNS = LINE / sizeof(VECTOR),           /* vectors of a line */
+    MOST_COLUMNS = LANE,                       /* of a tile */
+    MOST_COLUMN_BYTES = 256 + LINE,            /* of a plane whose columns lie apart from lines */
+    MOST_SHORT_SLACK = 4096 + LINE,            /* that tiles have beyond the last column */
+    MOST_LINES = FY_PLANE_ROW_BYTES / LINE + 1 /* that a row of a plane has a part of */
 };
 
 #define ALWAYS_INLINE inline __attribute__((always_inline))
@@ -129,21 +132,26 @@ static ALWAYS_INLINE void put_some(char *to, uint64_t to_pitch, const char *from
     }
 }
 
-/* What is fetched for the next plane while this one is written: some lines with each tile. */
+/* What is fetched for the next plane while this one is written: some rows with a tile, evenly. */
 typedef struct ahead {
-    const char *at; /* NULL: nothing more */
+    const char *at; /* of the next row */
     uint64_t pitch;
-    size_t n_rows, n_lines, row, line, at_once;
+    size_t n_rows, n_lines, at_once; /* rows that are left, their lines, rows of a tile */
+    size_t every, tile;              /* a tile of so many */
 } ahead;
 
+/* An instruction for each line of a row: by them the machine learns where the rows are. */
 static ALWAYS_INLINE void fetch(ahead *a)
 {
-    for (size_t i = 0; i < a->at_once && a->row < a->n_rows; i++) {
-        _mm_prefetch(a->at + a->row * a->pitch + a->line * LINE, _MM_HINT_T0);
-        a->line++;
-        if (a->line == a->n_lines) {
-            a->line = 0;
-            a->row++;
+    if (a->tile++ % a->every != 0) {
+        return;
+    }
+    for (size_t r = 0; r < a->at_once && a->n_rows > 0; r++, a->n_rows--, a->at += a->pitch) {
+        EACH(MOST_LINES)
+        {
+            if (i < a->n_lines) {
+                _mm_prefetch(a->at + i * LINE, _MM_HINT_T0);
+            }
         }
     }
 }
@@ -151,22 +159,36 @@ static ALWAYS_INLINE void fetch(ahead *a)
 static ALWAYS_INLINE ahead ahead_of(const fy_plane *p, size_t row_bytes, size_t n_tiles)
 {
     ahead a = {.at = p->next, .pitch = p->from_pitch, .n_rows = p->next == NULL ? 0 : p->n_i};
-    a.n_lines = (row_bytes + LINE - 1) / LINE;
-    a.at_once = (a.n_rows * a.n_lines + n_tiles - 1) / n_tiles;
+    /* Of rows that begin within a line, the line that they end in, too. */
+    bool is_odd = ((uintptr_t)p->next | p->from_pitch) % LINE != 0;
+    a.n_lines = (row_bytes + LINE - 1) / LINE + is_odd;
+    a.at_once = (a.n_rows + n_tiles - 1) / n_tiles;
+    a.every = a.n_rows > 0 && a.n_rows < n_tiles ? n_tiles / a.n_rows : 1;
     return a;
 }
 
+static ALWAYS_INLINE void copy_line(char *to, const char *from)
+{
+    for (size_t b = 0; b < LINE; b += sizeof(VECTOR)) {
+        STORE(to + b, LOAD(from + b));
+    }
+}
+
+/* What is left of a row ends with its last whole line: a call takes as long as a few lines. */
 static ALWAYS_INLINE void gather(char *rows, size_t pitch, const fy_plane *p, size_t row_bytes)
 {
     for (size_t i = 0; i < p->n_i; i++) {
         const char *from = p->from + i * p->from_pitch;
+        char *to = rows + i * pitch;
         size_t at = 0;
         for (; at + LINE <= row_bytes; at += LINE) {
-            for (size_t b = 0; b < LINE; b += sizeof(VECTOR)) {
-                STORE(rows + i * pitch + at + b, LOAD(from + at + b));
-            }
+            copy_line(to + at, from + at);
         }
-        memcpy(rows + i * pitch + at, from + at, row_bytes - at);
+        if (at < row_bytes && row_bytes >= LINE) {
+            copy_line(to + row_bytes - LINE, from + row_bytes - LINE);
+        } else if (at < row_bytes) {
+            memcpy(to, from, row_bytes);
+        }
     }
 }
 
@@ -195,6 +217,78 @@ static ALWAYS_INLINE void transpose(const fy_plane *p, size_t element, bool stre
         }
     }
 }
+
+/* ---- columns that lie apart from lines ---- */
+
+static ALWAYS_INLINE void put_column(char *to, const char *from, size_t n_bytes, bool is_first,
+                                     bool is_last)
+{
+    size_t end = n_bytes + (is_last ? 0 : -(uintptr_t)(to + n_bytes) % LINE);
+    size_t at = -(uintptr_t)to % LINE;
+    if (is_first) {
+        memcpy(to, from, at < end ? at : end);
+    }
+    for (; at + LINE <= end; at += LINE) {
+        for (size_t b = 0; b < LINE; b += sizeof(VECTOR)) {
+            STREAM(to + at + b, LOAD(from + at + b));
+        }
+    }
+    if (at < end) {
+        memcpy(to + at, from + at, end - at);
+    }
+}
+
+/*
+ * Short columns that lie side by side are put together, and leave as one. A tile writes whole lines
+ * of its columns, so what is beyond a column's end comes before the begin of the next one.
+ */
+static ALWAYS_INLINE void transpose_short(const fy_plane *p, size_t element)
+{
+    _Alignas(LINE) char rows[FY_PLANE_SHORT_BUFFER];
+    _Alignas(LINE) char columns[FY_PLANE_SHORT_BUFFER + MOST_SHORT_SLACK];
+    const size_t n_rows = LINE / element, n_columns = LANE / element;
+    const size_t pitch = fy_plane_short_row_bytes(element, p->n_i), height = p->n_i * element;
+    size_t n_down = (p->n_i + n_rows - 1) / n_rows;
+    ahead a = ahead_of(p, p->n_j * element, n_down * ((p->n_j + n_columns - 1) / n_columns));
+    gather(rows, pitch, p, p->n_j * element);
+    for (size_t j = 0; j < p->n_j; j += n_columns) {
+        for (size_t down = n_down; down-- > 0;) {
+            const char *from = rows + down * n_rows * pitch + j * element;
+            fetch(&a);
+            put_tile(columns + j * height + down * LINE, height, from, pitch, element, false);
+        }
+    }
+    put_column(p->to, columns, p->n_j * height, true, true);
+}
+
+/* Some columns are made whole before they are written, as each begins elsewhere in a line. */
+static ALWAYS_INLINE void transpose_apart(const fy_plane *p, size_t element, bool is_first,
+                                          bool is_last)
+{
+    _Alignas(LINE) char rows[FY_PLANE_BUFFER];
+    _Alignas(LINE) char columns[MOST_COLUMNS][MOST_COLUMN_BYTES];
+    const size_t pitch = element == 1 ? FY_PLANE_ROW_BYTES / 4 : FY_PLANE_ROW_BYTES / 2;
+    const size_t n_rows = LINE / element, n_columns = LANE / element;
+    fy_plane whole = *p;
+    whole.n_i += is_last ? 0 : n_rows;
+    size_t n_tiles = ((whole.n_i + n_rows - 1) / n_rows) * ((p->n_j + n_columns - 1) / n_columns);
+    ahead a = ahead_of(&whole, p->n_j * element, n_tiles);
+    gather(rows, pitch, &whole, p->n_j * element);
+    for (size_t j = 0; j < p->n_j; j += n_columns) {
+        for (size_t i = 0; i < whole.n_i; i += n_rows) {
+            fetch(&a);
+            put_tile(columns[0] + i * element, MOST_COLUMN_BYTES, rows + i * pitch + j * element,
+                     pitch, element, false);
+        }
+        size_t n = p->n_j - j < n_columns ? p->n_j - j : n_columns;
+        for (size_t c = 0; c < n; c++) {
+            put_column(p->to + (j + c) * p->to_pitch, columns[c], p->n_i * element, is_first,
+                       is_last);
+        }
+    }
+}
+
+/* ---- short rows ---- */
 
 /* One by one, as memory has them in `to`. Pointers of its own: what is stored could be anything. */
 static ALWAYS_INLINE void copy_elements(const fy_plane *p, size_t element)
@@ -262,6 +356,22 @@ KERNEL(4)
 KERNEL(8)
 KERNEL(16)
 
+#define APART(bytes)                                                                               \
+    static void transpose_short_##bytes(const fy_plane *plane)                                     \
+    {                                                                                              \
+        transpose_short(plane, bytes);                                                             \
+    }                                                                                              \
+    static void transpose_apart_##bytes(const fy_plane *plane, bool is_first, bool is_last)        \
+    {                                                                                              \
+        transpose_apart(plane, bytes, is_first, is_last);                                          \
+    }
+APART(1)
+APART(2)
+APART(4)
+APART(8)
+
 const fy_tiles_kernels FY_TILES = {
     .transpose = {transpose_1, transpose_2, transpose_4, transpose_8, transpose_16},
+    .transpose_apart = {transpose_apart_1, transpose_apart_2, transpose_apart_4, transpose_apart_8},
+    .transpose_short = {transpose_short_1, transpose_short_2, transpose_short_4, transpose_short_8},
     .turn = {turn_1, turn_2, turn_4, turn_8, turn_16}};

@@ -537,6 +537,63 @@ static void test_planes(void **state)
     }
 }
 
+/* Rows of a line and more that change places, in whole units, side by side or apart. */
+static void test_exchanged_rows(void **state)
+{
+    (void)state;
+    static const uint64_t rows[] = {64, 80, 128, 208, 512, 1008, 1024, 1040, 4112, 17408};
+    uint64_t seed = 41;
+    for (size_t i = 0; i < COUNT_OF(rows) * 8; i++) {
+        uint64_t e = rows[i % COUNT_OF(rows)], way = i / COUNT_OF(rows);
+        uint64_t n = 2 + random_below(&seed, e < 1024 ? 30 : 6), m = 2 + random_below(&seed, 7);
+        pair p = {.seed = i};
+        p.to = (sample){.offset = 64, .element_bytes = e, .n_dims = 3, .length = {2, m, n}};
+        p.from = p.to;
+        p.to.offset += 16 * random_below(&seed, 5);
+        p.from.offset += random_below(&seed, 64);
+        p.to.stride[2] = e + (way == 7 ? 16 : 0);
+        p.to.stride[1] = n * p.to.stride[2] + way % 2 * 16 * random_below(&seed, 9);
+        p.to.stride[0] = m * p.to.stride[1];
+        p.from.stride[1] = e + way / 2 % 2 * random_below(&seed, 100);
+        p.from.stride[2] = m * p.from.stride[1];
+        p.from.stride[0] = n * p.from.stride[2] + random_below(&seed, 9);
+        finish(&p.to, &seed);
+        finish(&p.from, &seed);
+        check_pair(&p, 2, &seed);
+    }
+}
+
+/*
+ * Columns that begin anywhere in lines, of any lengths: long ones that lie apart, of several tiles
+ * of which the last is longer, and short ones side by side. Some begin within an element's size.
+ */
+static void test_planes_apart(void **state)
+{
+    (void)state;
+    static const uint64_t elements[] = {1, 2, 4, 8};
+    uint64_t seed = 37;
+    for (size_t i = 0; i < COUNT_OF(elements) * 24; i++) {
+        uint64_t e = elements[i % COUNT_OF(elements)];
+        bool is_short = i / COUNT_OF(elements) % 2 == 0;
+        uint64_t n =
+            (is_short ? 64 + random_below(&seed, 450) : 450 + random_below(&seed, 500)) / e;
+        uint64_t m = (64 + random_below(&seed, is_short ? 300 : 600)) / e;
+        pair p = {.seed = i};
+        p.to = (sample){.offset = 64, .element_bytes = e, .n_dims = 3, .length = {2, n, m}};
+        p.from = p.to;
+        p.to.offset += e * random_below(&seed, (uint32_t)(64 / e)) + (i % 9 == 0);
+        p.from.offset += random_below(&seed, 64);
+        p.to.stride[1] = p.from.stride[2] = e;
+        p.to.stride[2] = (n + (is_short ? 0 : random_below(&seed, 40))) * e;
+        p.from.stride[1] = (m + random_below(&seed, 40)) * e;
+        p.to.stride[0] = m * p.to.stride[2] + random_below(&seed, 9) * e;
+        p.from.stride[0] = n * p.from.stride[1] + random_below(&seed, 9);
+        finish(&p.to, &seed);
+        finish(&p.from, &seed);
+        check_pair(&p, 1, &seed);
+    }
+}
+
 /* Long columns of short rows, side by side or apart, of which the last tiles are not whole. */
 static void test_narrow_planes(void **state)
 {
@@ -741,6 +798,7 @@ static int run_all(void)
         cmocka_unit_test(test_small_worlds), cmocka_unit_test(test_rows),
         cmocka_unit_test(test_transposes),   cmocka_unit_test(test_random_small),
         cmocka_unit_test(test_random_large), cmocka_unit_test(test_permutations),
+        cmocka_unit_test(test_planes_apart), cmocka_unit_test(test_exchanged_rows),
         cmocka_unit_test(test_planes),       cmocka_unit_test(test_narrow_planes),
         cmocka_unit_test(test_spans),        cmocka_unit_test(test_entangled),
     };

@@ -99,7 +99,9 @@ static size_t some_units(uint64_t *seed, size_t most)
 static fy_block some_block(char *to, const char *from, uint64_t *seed)
 {
     fy_block b = {.n_rows = 1 + random_u64(seed) % (MOST_ROWS - 1)};
-    b.row_bytes = 64 + some_units(seed, random_u64(seed) % 2 ? 192 : 2048);
+    b.row_bytes = random_u64(seed) % 3 == 0
+                      ? (uint64_t)64 << random_u64(seed) % 5 /* these have loops of their own */
+                      : 64 + some_units(seed, random_u64(seed) % 2 ? 192 : 2048);
     b.to = to + some_units(seed, 256);
     b.from = from + random_u64(seed) % 128;
     b.to_distance = b.row_bytes + (random_u64(seed) % 2 ? some_units(seed, 256) : 0);
@@ -131,7 +133,7 @@ static void try_stream(const fy_rows_kernels *kernels, area *a, const char *from
         b.to_distance = b.row_bytes;
         skip = is_first ? 0 : -(uintptr_t)b.to % 64;
         more = is_last ? 0 : -(uintptr_t)(b.to + b.n_rows * b.row_bytes) % 64;
-        kernels->stream_run(&b, is_first, is_last);
+        kernels->stream_run(&b, random_u64(&seed) % 2 * b.from_distance, is_first, is_last);
     } else {
         kernels->stream(&b, random_u64(&seed) % MOST_ROWS);
     }
