@@ -129,6 +129,18 @@ static ferry_status find_tensors(fy_mix_library *library, ferry_error *error)
     return fy_mix_device_make_room(&library->on, between, &library->between, error);
 }
 
+/* What a library says knows neither the call nor the rank's number in the world. */
+static ferry_status blame(const fy_mix_library *library, ferry_status status, ferry_error *error)
+{
+    if (status == FERRY_OK || status == FERRY_ERR_TIMEOUT) {
+        return status;
+    }
+    ferry_error why = *error;
+    return fy_fail(error, status, "mixed collective: call %llu of rank %u by %s: %.800s",
+                   (unsigned long long)library->number, library->program->topology.world_rank,
+                   library->name, why.message);
+}
+
 /* All ranks are there, and it is this call's turn. From here on something may be under way. */
 static ferry_status begin_steps(fy_mix_library *library, ferry_error *error)
 {
@@ -142,7 +154,8 @@ static ferry_status begin_steps(fy_mix_library *library, ferry_error *error)
 static ferry_status put_steps(fy_mix_library *library, ferry_error *error)
 {
     while (library->at < library->steps.n) {
-        FY_TRY(fy_mix_library_put(library, &library->steps.steps[library->at], error));
+        const fy_mix_step *step = &library->steps.steps[library->at];
+        FY_TRY(blame(library, fy_mix_library_put(library, step, error), error));
         library->at++;
     }
     FY_TRY(fy_mix_device_copy_out(&library->on, &library->use[1], error));
@@ -180,7 +193,7 @@ static ferry_status look_after(fy_mix_library *library, ferry_error *error)
         return FERRY_ERR_TIMEOUT;
     }
     library->looked_ns = now_ns;
-    FY_TRY(check_groups(library, error));
+    FY_TRY(blame(library, check_groups(library, error), error));
     if (fy_exec_reached(library->on.exec, library->on.queue, library->before, NULL) ==
         FERRY_ERR_TIMEOUT) {
         library->since_ns = now_ns;
@@ -200,7 +213,7 @@ static ferry_status look_after(fy_mix_library *library, ferry_error *error)
 /* FERRY_ERR_TIMEOUT without a sentence: not yet. */
 static ferry_status go_on(fy_mix_library *library, ferry_error *error)
 {
-    if (library->phase == FY_MIX_LIBRARY_IDLE) {
+    if (library->phase == FY_MIX_LIBRARY_MET) {
         if (!fy_mix_device_is_next(&library->on)) {
             return FERRY_ERR_TIMEOUT;
         }
@@ -218,6 +231,9 @@ static ferry_status go_on(fy_mix_library *library, ferry_error *error)
 static fy_progress end(fy_mix_lane *lane)
 {
     fy_mix_library *library = lane->library;
+    if (library->phase == FY_MIX_LIBRARY_IDLE) {
+        library->phase = FY_MIX_LIBRARY_MET;
+    }
     uint64_t before = library->phase + library->at;
     lane->status = go_on(library, &lane->error);
     lane->moved += library->phase + library->at != before;
@@ -234,11 +250,10 @@ static fy_progress end(fy_mix_lane *lane)
     return FY_PROGRESS_DONE;
 }
 
-/* Nobody else is waited for any more, or not just now. */
+/* No message is waited for any more. */
 static bool is_awaited(fy_mix_lane *lane)
 {
-    return lane->library->phase != FY_MIX_LIBRARY_IDLE ||
-           !fy_mix_device_is_next(&lane->library->on);
+    return lane->library->phase != FY_MIX_LIBRARY_IDLE;
 }
 
 static void ring(void *context)
@@ -249,12 +264,11 @@ static void ring(void *context)
 static bool ring_when_done(fy_mix_lane *lane, fy_bell *bell)
 {
     fy_mix_library *library = lane->library;
-    if (library->phase == FY_MIX_LIBRARY_IDLE) {
+    if (library->phase != FY_MIX_LIBRARY_MARKED) {
         return false;
     }
     library->has_rung = library->has_rung ||
-                        (library->phase == FY_MIX_LIBRARY_MARKED &&
-                         library->on.exec->call(library->on.queue, ring, bell, NULL) == FERRY_OK);
+                        library->on.exec->call(library->on.queue, ring, bell, NULL) == FERRY_OK;
     return true;
 }
 
@@ -272,7 +286,7 @@ void fy_mix_library_abort(fy_mix_library *library)
 static void drain(fy_mix_lane *lane)
 {
     if (lane->index == 0) {
-        if (lane->library->phase != FY_MIX_LIBRARY_IDLE) {
+        if (lane->library->phase >= FY_MIX_LIBRARY_STEPS) {
             fy_mix_library_abort(lane->library);
         }
         fy_mix_device_step_aside(&lane->library->on);
@@ -283,8 +297,7 @@ static void drain(fy_mix_lane *lane)
 static bool is_polled(fy_mix_lane *lane)
 {
     const fy_mix_library *library = lane->library;
-    return library->phase == FY_MIX_LIBRARY_STEPS ||
-           (library->phase == FY_MIX_LIBRARY_IDLE && !fy_mix_device_is_next(&lane->library->on));
+    return library->phase == FY_MIX_LIBRARY_MET || library->phase == FY_MIX_LIBRARY_STEPS;
 }
 
 const fy_mix_verbs fy_mix_library_verbs = {.steps.run = {[FY_STEP_WAIT] = fy_mix_links_wait,

@@ -250,7 +250,7 @@ static ferry_status open_once(opening *o, bool *all_out, ferry_error *error)
 
 static void discard(fy_mix_library *library, bool is_over)
 {
-    if (library->phase != FY_MIX_LIBRARY_IDLE) {
+    if (library->phase >= FY_MIX_LIBRARY_STEPS) {
         fy_mix_library_abort(library);
     }
     for (int i = 0; library->circles != NULL && i < FY_MIX_N_GROUPS; i++) {

@@ -7,6 +7,7 @@
 /* How far a call is. */
 typedef enum fy_mix_library_phase {
     FY_MIX_LIBRARY_IDLE = 0, /* none is under way, or its ranks do not all know of each other yet */
+    FY_MIX_LIBRARY_MET,      /* they do, and it waits for its turn */
     FY_MIX_LIBRARY_STEPS,    /* some are on the queue */
     FY_MIX_LIBRARY_MARKED    /* all are */
 } fy_mix_library_phase;

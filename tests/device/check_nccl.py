@@ -4,11 +4,11 @@
 sentences where something is missing, too old, lost, or fails.
 
     check_nccl.py --ferry PATH --nccl FOLDER [--only CASE]
-    check_nccl.py --ferry PATH --real FOLDER --cuda FOLDER
+    check_nccl.py --ferry PATH --real FOLDER --cuda FOLDER --driver FOLDER
 
 The first finds both stand-ins by LD_LIBRARY_PATH, that for NCCL in the folder. The second looks at NVIDIA's own library
-and header, in a folder that pip made, as far as that goes without a device; CUDA's headers are in the last folder. It is
-skipped where nothing is there. Prints the name of every failing case with its reason and exits 1.
+and header, in a folder that pip made, as far as that goes without a device; CUDA's headers and the stand-in for the driver are
+in the last two. It is skipped where nothing is there. Prints the name of every failing case with its reason and exits 1.
 """
 
 import argparse
@@ -32,7 +32,7 @@ CALLS = ("ncclGetVersion", "ncclGetUniqueId", "ncclCommInitRankConfig", "ncclCom
 
 def ferry(*words, nccl=True, **more):
     """Status, output and errors."""
-    folders = [folder for folder in os.environ["LD_LIBRARY_PATH"].split(":") if nccl or folder != OPTIONS.nccl]
+    folders = [folder for folder in os.environ.get("LD_LIBRARY_PATH", "").split(":") if nccl or folder != OPTIONS.nccl]
     env = {**os.environ, "LD_LIBRARY_PATH": ":".join(folders), "STANDIN_QUIET": "1", "STANDIN_CHANNELS": "8",
            "STANDIN_DEVICES": "8", **more}
     done = subprocess.run([OPTIONS.ferry, *words], env=env, stdin=subprocess.DEVNULL, text=True,
@@ -118,7 +118,7 @@ def case_calls_fail():
 def case_fails_in_a_call():
     """One rank's communicator fails, or none says anything: all ranks get a sentence."""
     status, _, err = mixed("--local-tp", "2", FERRY_DEADLINE="2", STANDIN_NCCL_LOSE="9")
-    assert status == 1 and "remote process exited" in err, err
+    assert status == 1 and "remote process exited" in err and "by nccl 2.28.3: rank" in err, err
     status, _, err = mixed("--local-tp", "2", FERRY_DEADLINE="1", STANDIN_NCCL_HANG="9")
     assert status == 1 and "nccl 2.28.3 has not ended call" in err, err
 
@@ -176,6 +176,13 @@ def case_real():
     assert len(names) == 12 and all(hasattr(library, name) for name in names), names
 
 
+def case_real_refuses():
+    """It makes ids, and finds no device that it could use: ferry's own rings, and what NCCL has said."""
+    folders = [str(real_folder() / "lib"), OPTIONS.driver]
+    about, err = good("--local-tp", "2", FERRY_LOG="info", STANDIN_PEERS="1", LD_LIBRARY_PATH=":".join(folders))
+    assert about["base"] == "ferry" and "its communicator does not start: NCCL says unhandled cuda error" in err, err
+
+
 def compile_beside(source):
     return subprocess.run(["c++", "-std=c++17", "-fsyntax-only", "-isystem", real_folder() / "include",
                            "-isystem", OPTIONS.cuda, "-I", ROOT / "src", "-x", "c++", "-"],
@@ -206,6 +213,7 @@ def main():
     parser.add_argument("--nccl")
     parser.add_argument("--real")
     parser.add_argument("--cuda")
+    parser.add_argument("--driver")
     parser.add_argument("--only")
     OPTIONS = parser.parse_args()
     n_failed = 0

@@ -30,7 +30,7 @@ static ferry_status fail(const fy_circle *circle, int result, const char *what, 
     const char *text = fy_nccl.ncclGetErrorString(result);
     bool has_last = last != NULL && last[0] != '\0';
     return fy_fail(error, FERRY_ERR_IO,
-                   "rank %u of a circle of %u: %s: NCCL says %s%s%.200s; with NCCL_DEBUG=WARN in "
+                   "rank %u of a group of %u: %s: NCCL says %s%s%.200s; with NCCL_DEBUG=WARN in "
                    "the environment it says more",
                    circle->rank, circle->n_ranks, what, text != NULL ? text : "nothing",
                    has_last ? ": " : "", has_last ? last : "");

@@ -33,7 +33,14 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { MOST_RANKS = 32, SLOT_BYTES = 1 << 16, NAP_NS = 20000, DIED = 70, RUN = 64 };
+enum {
+    MOST_RANKS = 32,
+    SLOT_BYTES = 1 << 16,
+    NAP_NS = 20000,
+    DIED = 70,
+    RUN = 64,
+    NAPS_OF_LOSS = 500
+};
 static const unsigned MAGIC = 0xcafebeef;
 
 typedef enum verb { ALL_REDUCE, ALL_GATHER, REDUCE_SCATTER } verb;
@@ -571,6 +578,10 @@ static void CUDA_CB perform(void *context)
     struct ncclComm *comm = w->comm;
     seat *own = &comm->meeting->seats[comm->rank];
     if (is_the("STANDIN_NCCL_LOSE", w->number)) {
+        for (int i = 0; i < NAPS_OF_LOSS;
+             i++) { /* nobody asks about the call's beginning any more */
+            nap();
+        }
         atomic_store(&comm->state, ncclRemoteError);
         stay(comm);
     } else if (is_the("STANDIN_NCCL_HANG", w->number)) {
