@@ -73,20 +73,29 @@ typedef struct remainder {
     bool meets; /* something of it was */
 } remainder;
 
-/* What one turn of a box has, in blocks of so many elements; false: there is no such turn. */
-static bool region_of(const fy_proof_held *box, uint64_t turn, const uint64_t *block, region *out)
+/* What a turn of a box has that begins at an element, in blocks of so many elements. */
+static region blocks_of(const fy_proof_held *box, const uint64_t *element, const uint64_t *block)
+{
+    region its;
+    for (size_t d = 0; d < FY_PROOF_DIMS; d++) {
+        uint64_t end = element[d] + box->steps[FY_PROOF_LOOPS + d].count;
+        its.begin[d] = element[d] / block[d];
+        its.length[d] = fy_ceil_div(end, block[d]) - its.begin[d];
+    }
+    return its;
+}
+
+/* The elements of one turn of a box; false: there is no such turn. */
+static bool region_of(const fy_proof_held *box, uint64_t turn, region *out)
 {
     uint64_t turns[FY_PROOF_STEPS] = {0};
     for (size_t i = FY_PROOF_LOOPS; i-- > 0;) {
         turns[i] = turn % box->steps[i].count;
         turn /= box->steps[i].count;
     }
-    fy_proof_held_element(box, turns, out->begin);
-    for (size_t d = 0; d < FY_PROOF_DIMS; d++) {
-        uint64_t end = out->begin[d] + box->steps[FY_PROOF_LOOPS + d].count;
-        out->begin[d] /= block[d];
-        out->length[d] = fy_ceil_div(end, block[d]) - out->begin[d];
-    }
+    uint64_t element[FY_PROOF_DIMS];
+    fy_proof_held_element(box, turns, element);
+    *out = blocks_of(box, element, ones);
     return turn == 0;
 }
 
@@ -155,6 +164,7 @@ typedef struct checking {
     fy_proof_rank_boxes boxes; /* of the rank */
     const fy_proof_scaling *scaling;
     remainder left;
+    uint64_t begin[FY_PROOF_DIMS], end[FY_PROOF_DIMS]; /* elements that it was, and perhaps is */
 } checking;
 
 static const fy_proof_parameter *parameter_of(const checking *c, size_t owned)
@@ -162,15 +172,76 @@ static const fy_proof_parameter *parameter_of(const checking *c, size_t owned)
     return &c->memory->parameters[c->memory->owned[owned]];
 }
 
+/*
+ * The turns of a box that have an element of what is left are found loop by loop, the outer first:
+ * what the inner ones can add, and the box itself, leaves few turns of each. So who asks for one
+ * turn of a box after the other does not look at all turns of another box each time.
+ */
+typedef struct turning {
+    const fy_proof_held *held;
+    const uint64_t *block;
+    uint64_t reach[FY_PROOF_LOOPS + 1][FY_PROOF_DIMS]; /* of the box, and of loops from one on */
+} turning;
+
+static uint64_t step_of(const turning *t, size_t loop, size_t d)
+{
+    return t->held->loops == NULL ? 0 : t->held->loops[loop][d];
+}
+
+static void note_reach(turning *t)
+{
+    for (size_t d = 0; d < FY_PROOF_DIMS; d++) {
+        t->reach[FY_PROOF_LOOPS][d] = t->held->steps[FY_PROOF_LOOPS + d].count;
+        for (size_t i = FY_PROOF_LOOPS; i-- > 0;) {
+            uint64_t more = (t->held->steps[i].count - 1) * step_of(t, i, d);
+            t->reach[i][d] = t->reach[i + 1][d] + more;
+        }
+    }
+}
+
+/* The turns of a loop after which something may be had, from an element on: [*first, *end). */
+static void find_turns(const checking *c, const turning *t, size_t loop, const uint64_t *element,
+                       uint64_t *first, uint64_t *end)
+{
+    *first = 0;
+    *end = t->held->steps[loop].count;
+    for (size_t d = 0; d < FY_PROOF_DIMS; d++) {
+        uint64_t step = step_of(t, loop, d), behind = element[d] + t->reach[loop + 1][d];
+        bool is_before = behind <= c->begin[d];
+        if (element[d] >= c->end[d] || (is_before && step == 0)) {
+            *end = 0;
+        } else if (step > 0) {
+            *first = fy_max(*first, is_before ? (c->begin[d] - behind) / step + 1 : 0);
+            *end = fy_min(*end, (c->end[d] - 1 - element[d]) / step + 1);
+        }
+    }
+}
+
+static ferry_status take_loop(checking *c, const turning *t, size_t loop, const uint64_t *element,
+                              ferry_error *error)
+{
+    uint64_t turn, end, at[FY_PROOF_DIMS];
+    if (loop == FY_PROOF_LOOPS) {
+        region has = blocks_of(t->held, element, t->block);
+        return take_out(&c->left, &has, error);
+    }
+    find_turns(c, t, loop, element, &turn, &end);
+    for (; turn < end && c->left.n > 0; turn++) {
+        for (size_t d = 0; d < FY_PROOF_DIMS; d++) {
+            at[d] = element[d] + turn * step_of(t, loop, d);
+        }
+        FY_TRY(take_loop(c, t, loop + 1, at, error));
+    }
+    return FERRY_OK;
+}
+
 /* Takes out what all turns of a box have, in blocks of so many elements. */
 static ferry_status take_turns(checking *c, const fy_proof_held *held, const uint64_t *block,
                                ferry_error *error)
 {
-    region has;
-    for (uint64_t turn = 0; c->left.n > 0 && region_of(held, turn, block, &has); turn++) {
-        FY_TRY(take_out(&c->left, &has, error));
-    }
-    return FERRY_OK;
+    turning t = {.held = held, .block = block};
+    note_reach(&t);
+    return take_loop(c, &t, 0, held->begin, error);
 }
 
 /* Takes out what a box has of the codes, if its rank makes them. */
@@ -189,16 +260,16 @@ static ferry_status take_from(checking *c, const region *all, uint32_t tensor,
                               const uint64_t *block, fy_proof_visit_held_fn take,
                               ferry_error *error)
 {
-    uint64_t begin[FY_PROOF_DIMS], end[FY_PROOF_DIMS];
     FY_TRY(FY_GROW(c->left.items, c->left.capacity, (size_t)1, "the scales of a plan", error));
     c->left.items[0] = *all;
     c->left.n = 1;
     c->left.meets = false;
     for (size_t d = 0; d < FY_PROOF_DIMS; d++) {
-        begin[d] = all->begin[d] * block[d];
-        end[d] = (all->begin[d] + all->length[d]) * block[d];
+        c->begin[d] = all->begin[d] * block[d];
+        c->end[d] = (all->begin[d] + all->length[d]) * block[d];
     }
-    return fy_proof_rank_boxes_visit(&c->boxes, tensor, begin, end, take, c, c->spec->looks, error);
+    return fy_proof_rank_boxes_visit(&c->boxes, tensor, c->begin, c->end, take, c, c->spec->looks,
+                                     error);
 }
 
 static ferry_status fail_box(const fy_proof_spec *spec, const fy_proof_scale_box *its,
@@ -227,7 +298,7 @@ static ferry_status check_scale_box(checking *c, const fy_proof_scale_box *its, 
     const fy_proof_held *held = &parameter_of(c, its->owned)->boxes[its->box];
     region all;
     c->scaling = c->spec->tensors[held->tensor].entry->scaling;
-    for (uint64_t turn = 0; region_of(held, turn, ones, &all); turn++) {
+    for (uint64_t turn = 0; region_of(held, turn, &all); turn++) {
         FY_TRY(take_from(c, &all, c->scaling->tensor, c->scaling->block, take_codes, error));
         if (its->is_written ? c->left.meets : c->left.n > 0) {
             return fail_box(c->spec, its, c->position,
@@ -265,7 +336,7 @@ static ferry_status check_given(checking *c, size_t owned, const fy_proof_held *
 {
     const fy_proof_tensor *tensor = &c->spec->tensors[box->tensor];
     region codes;
-    for (uint64_t turn = 0; region_of(box, turn, ones, &codes); turn++) {
+    for (uint64_t turn = 0; region_of(box, turn, &codes); turn++) {
         region matrices = matrices_of(&codes);
         FY_TRY(take_from(c, &matrices, tensor->given - 1, ones, take_given, error));
         if (c->left.n > 0) {

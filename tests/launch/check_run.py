@@ -392,6 +392,31 @@ def case_experts():
     bad(1, "codes5", write(spec, "experts-lack.json"))
 
 
+def case_codes_in_loops():
+    """Codes and scales that receivers make, each in loops of its own: the proof finds the turns that have a block."""
+    n = 6
+    sides = [{"rank": rank, "parameter": "w", "elements": 8 * n, "holds": [
+        {"tensor": "w", "begin": [0, 4 * rank], "shape": [2 * n, 4], "offset": 0, "strides": [4, 1]}]} for rank in (0, 1)]
+    codes = [{"tensor": "w", "begin": [row, 0], "shape": [1, 8], "offset": 8 * row, "strides": [8, 1], "repeat": [
+        {"count": 2, "begin": [2, 0], "offset": 8 * n}, {"count": n // 2, "begin": [4, 0], "offset": 16}]} for row in (0, 1)]
+    scales = [{"tensor": "w_s", "begin": [row, 0], "shape": [1, 1], "offset": row, "strides": [1, 1], "repeat": [
+        {"count": 2, "begin": [2, 0], "offset": n}, {"count": n // 2, "begin": [4, 0], "offset": 2}]} for row in (0, 1)]
+
+    def spec(turns):
+        holds = [{**box, "repeat": [box["repeat"][0], {**box["repeat"][1], "count": turns}]} for box in codes]
+        return {"format": "ferry.spec/1", "tensors": [{"name": "w", "shape": [2 * n, 8], "dtype": "bf16"}],
+                "source": {"boxes": sides}, "destination": {"boxes": [
+                    {"rank": 2, "parameter": "c", "elements": 16 * n, "partial": True,
+                     "holds": holds,
+                     "quantize": {"format": "f8e4m3", "block": [1, 8], "scale": "*_s"}},
+                    {"rank": 2, "parameter": "s", "elements": 2 * n, "holds": scales}]}}
+    path = write(spec(n // 2), "loops.json")
+    status, _, err = ask("plan", path, "--json", "--summary", "--prove")
+    assert status == 0, err
+    assert json.loads(good(path, "--json"))["verified"]["bytes"] == 16 * n + 8 * n
+    bad(1, 'the scale [8, 0] of "w"', write(spec(n // 2 - 1), "loops-lack.json"))
+
+
 def case_dequantized_f4():
     """Several tensors and matrices in one parameter, of which a run may want some; values of two bytes lie at
     odd places, which is none of the codes' business."""
