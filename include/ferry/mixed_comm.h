@@ -146,13 +146,15 @@ typedef struct ferry_mixed_comm_options {
     const char *tune_file;      /* a saved table; default FERRY_TUNE_FILE, or none */
     uint64_t autotune_bytes;    /* the largest piece that autotune measures; 0: 64 MiB */
     uint64_t staging_bytes;     /* the most staging memory of a rank; 0: by the topology */
+    const char *refusal;        /* why this rank cannot take part, as a caller knows that looks at
+                                   more than these: create fails on all ranks, who hear it */
 } ferry_mixed_comm_options;
 
 #define FERRY_MIXED_COMM_OPTIONS_INIT                                                              \
     {                                                                                              \
         sizeof(ferry_mixed_comm_options), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, FERRY_BF16,                \
             {FERRY_MEMORY_HOST, -1}, 0, 0, 256, 4, true, true, true, false, false, NULL, NULL,     \
-            NULL, 0, 0                                                                             \
+            NULL, 0, 0, NULL                                                                       \
     }
 
 /*

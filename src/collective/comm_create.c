@@ -267,6 +267,9 @@ ferry_status ferry_mixed_comm_create(ferry_world *world, const ferry_mixed_comm_
     pthread_mutex_init(&comm->wires.network, NULL);
     fy_joint_enter(world, FY_JOINT_MIXED_CREATE, 0);
     ferry_status status = fy_take_mixed_comm_options(options, &comm->options, error);
+    if (status == FERRY_OK && comm->options.refusal != NULL) {
+        status = fy_fail(error, FERRY_ERR_INVALID_INPUT, "%s", comm->options.refusal);
+    }
     FY_THEN(status, set_up(comm, error));
     status = agree(comm, status, error);
     if (status == FERRY_OK && !comm->options.only_construct) {

@@ -184,7 +184,7 @@ static FILE *create_beside(const char *path, mode_t mode, char *temporary, size_
     }
     FILE *stream = descriptor < 0 ? NULL : fdopen(descriptor, "wb");
     if (stream == NULL) {
-        fail_errno(temporary, "cannot be created", error);
+        fail_errno(path, "cannot be created", error);
         if (descriptor >= 0) {
             close(descriptor);
             unlink(temporary);
@@ -211,12 +211,12 @@ static ferry_status replace_regular(const char *path, fy_file_fill_fn fill, void
         goto out;
     }
     if (exists && fchmod(fileno(stream), mode) != 0) { /* umask has cut it */
-        status = fail_errno(temporary, "the old file's permissions cannot be kept", error);
+        status = fail_errno(path, "the old file's permissions cannot be kept", error);
     } else {
-        status = fill_and_sync(stream, temporary, fill, context, error);
+        status = fill_and_sync(stream, path, fill, context, error);
     }
     if (fclose(stream) != 0 && status == FERRY_OK) {
-        status = fail_errno(temporary, "cannot be written", error);
+        status = fail_errno(path, "cannot be written", error);
     }
     if (status == FERRY_OK && rename(temporary, path) != 0) {
         status = fail_errno(path, "cannot be replaced", error);

@@ -129,7 +129,8 @@ static ferry_status check_boxes(const fy_routes *routes, const fy_route *route, 
                 uint32_t leg = fy_route_leg(routes, route, 0);
                 status = fy_fail(error, FERRY_ERR_INVALID_PLAN,
                                  "\"%s\" has elements of %u bits, and a box of it for rank %u "
-                                 "does not start and end on bytes; cut it at even places",
+                                 "does not start and end on bytes: give it an even number of "
+                                 "elements, and cut it at even places",
                                  routes->problem->tensors[routes->legs[leg].tensor].name,
                                  route->element_bits, dst->rank[dst->cell_begin[cell]]);
             }

@@ -225,6 +225,9 @@ static ferry_status check_not_empty(const ferry_plan *plan, ferry_error *error)
     if (plan->routes.total_bytes > 0) {
         return FERRY_OK;
     }
+    if (!fy_plan_has_boxes(plan)) { /* half a byte is none, and not nothing */
+        FY_TRY(fy_routes_check_alignment(&plan->routes, error));
+    }
     return fy_fail(
         error, FERRY_ERR_INVALID_PLAN,
         "the plan moves and copies nothing, 0 bytes: none of %u tensors has an element that "

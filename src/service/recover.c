@@ -13,6 +13,8 @@
 typedef struct recovery {
     const ferry_recovery_options *options;
     const ferry_tensors *sources, *destinations;
+    ferry_status refused; /* what the caller has against it: see ferry_service_refuse */
+    ferry_error why;
     ferry_recovery found;
 } recovery;
 
@@ -121,9 +123,10 @@ static ferry_status fill(ferry_service *fresh, const ferry_service *failed, reco
 static ferry_status make_fresh(ferry_service *failed, ferry_world *world, recovery *all,
                                ferry_service **fresh_out, ferry_error *error)
 {
-    ferry_error why = {.message = ""};
+    ferry_error why = all->why;
     FY_TRY(find_numbers(failed, world, all, error));
-    ferry_status status = create_like(failed, world, fresh_out, &why);
+    ferry_status status = all->refused;
+    FY_THEN(status, create_like(failed, world, fresh_out, &why));
     status = fy_agree(world, status, &why);
     FY_THEN(status, fy_service_open(*fresh_out, &why));
     if (status == FERRY_OK) {
@@ -157,7 +160,12 @@ static ferry_status replace(ferry_service **service, ferry_world *world, recover
 /* Nobody is lost: the same service, once more. */
 static ferry_status keep(ferry_service *service, recovery *all, ferry_error *error)
 {
-    ferry_status status = ferry_service_recover(service, service->world, &all->found.whole, error);
+    ferry_error why = all->why;
+    ferry_status status = fy_agree(service->world, all->refused, &why);
+    if (status != FERRY_OK) {
+        return fy_forward(error, status, &why);
+    }
+    status = ferry_service_recover(service, service->world, &all->found.whole, error);
     if (status == FERRY_OK && !service->registry.scheduled) {
         status = ferry_service_schedule(service, error);
     }
@@ -241,6 +249,7 @@ ferry_status ferry_service_recover_onto(ferry_service **service, ferry_world **w
     if (status != FERRY_OK) {
         return status;
     }
+    all.refused = fy_take_refusal(*service, &all.why);
     uint32_t n_attempts = (*world)->n_ranks + 2;
     do {
         all.found.bytes_in_place = 0;

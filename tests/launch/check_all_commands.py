@@ -152,6 +152,37 @@ def case_outputs_keep_permissions():
                 assert path.stat().st_mode & 0o7777 == mode and path.stat().st_size > 0, (words, oct(mode))
 
 
+def case_outputs_to_one_file():
+    """Two outputs to one file would lose the first, and one to the input the input."""
+    for first, second in (("--save", "--html"), ("--html", "--trace"), ("--trace", "--save")):
+        for path, other, is_there in (("out", "out", False), ("out", "./out", False), ("out", "link", False),
+                                      ("out", "link", True), ("out", "hard", True), ("dangling", "new", False)):
+            with tempfile.TemporaryDirectory() as folder:
+                spec_in(folder)
+                if is_there:
+                    (Path(folder) / "out").write_text("old")
+                    os.link(Path(folder) / "out", Path(folder) / "hard")
+                (Path(folder) / "link").symlink_to("out")
+                (Path(folder) / "dangling").symlink_to("new")
+                script = 'cd "$1" && shift && exec "$@"'
+                status, out, error = ask(folder, FERRY, "plan", "spec.json", first, path, second, other,
+                                         program=["sh", "-c", script, "sh"])
+                assert (status, out) == (2, "") and error.count("\n") == 1, (first, path, other, status, error)
+                assert "is what --" in error, error
+                assert not (Path(folder) / "new").exists() and (Path(folder) / "out").exists() == is_there
+    for words in [*OUTPUTS[:4], ["run", "SPEC", "--html"], ["simulate", "SPEC", "--html"]]:
+        with tempfile.TemporaryDirectory() as folder:
+            spec = Path(spec_in(folder))
+            before = spec.read_bytes()
+            status, out, error = ask(*[spec if word == "SPEC" else word for word in words], spec)
+            assert (status, out) == (2, "") and "is the file that is read" in error, (words, status, error)
+            assert spec.read_bytes() == before
+    with tempfile.TemporaryDirectory() as folder:
+        for path in ("/dev/null", "/dev/stderr"):  # which take one thing behind another
+            status, out, error = ask("plan", spec_in(folder), "-q", "--html", path, "--trace", path)
+            assert status == 0, (path, status, error)
+
+
 def case_outputs_to_readers_that_leave():
     """Of a pipe that nobody reads to its end the command says so: a signal would end it silently."""
     with tempfile.TemporaryDirectory() as folder:

@@ -188,6 +188,7 @@ static int run(int argc, char **argv)
         return fail_usage("draw", "%s is a saved plan: give the spec that it was made from",
                           r.path);
     }
+    note_input(r.path);
     status = check_output("draw", "--out", r.out);
     if (status != EXIT_DONE) {
         return status;

@@ -234,6 +234,10 @@ int simulate_parse_arguments(int argc, char **argv, simulate_request *request_ou
                           optind == argc ? "a spec is missing" : "there is more than one spec");
     }
     request_out->path = argv[optind];
+    note_input(request_out->path);
+    for (size_t i = 0; i < request_out->n_clusters; i++) {
+        note_input(request_out->clusters[i]);
+    }
     return check_output("simulate", "--html", request_out->html);
 }
 

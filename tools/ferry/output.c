@@ -16,7 +16,9 @@
 
 static ferry_status fail_file(const char *path, const char *what, ferry_error *error)
 {
-    snprintf(error->message, sizeof error->message, "%.800s: %s: %s", path, what, strerror(errno));
+    bool is_full = errno == ENOSPC || errno == EDQUOT;
+    snprintf(error->message, sizeof error->message, "%.800s: %s: %s%s%s", path, what,
+             is_full ? "the disk is full (" : "", strerror(errno), is_full ? ")" : "");
     return FERRY_ERR_IO;
 }
 
@@ -54,14 +56,6 @@ static ferry_status write_to(int descriptor, const char *path, fill_file_fn fill
     ferry_status status = fill_and_close(file, path, fill, context, error);
     sigaction(SIGPIPE, &before, NULL);
     return status;
-}
-
-/* flags: of open, beside those of writing. */
-static ferry_status write_file(const char *path, int flags, mode_t mode, fill_file_fn fill,
-                               const void *context, ferry_error *error)
-{
-    int descriptor = open(path, O_WRONLY | O_CREAT | O_CLOEXEC | flags, mode);
-    return write_to(descriptor, path, fill, context, error);
 }
 
 /* The descriptor that a path names, as /dev/stdout does; -1: none. */
@@ -113,7 +107,8 @@ static ferry_status replace_regular(const char *path, fill_file_fn fill, const v
     }
     snprintf(temporary, bytes, "%s.%016" PRIx64 ".tmp", path, number);
     mode_t mode = exists ? old.st_mode & 0777 : 0666;
-    ferry_status status = write_file(temporary, O_EXCL, mode, fill, context, error);
+    int descriptor = open(temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, mode);
+    ferry_status status = write_to(descriptor, path, fill, context, error);
     if (status == FERRY_OK && exists && chmod(temporary, mode) != 0) { /* umask has cut it */
         status = fail_file(path, "its permissions cannot be kept", error);
     }
@@ -146,7 +141,8 @@ ferry_status replace_file(const char *path, fill_file_fn fill, const void *conte
     if (exists ? !S_ISREG(about.st_mode) : is_link(path)) {
         /* Renaming would put a file in the place of a device, or of a link whose file is to come.
          */
-        return write_file(path, 0, 0666, fill, context, error);
+        int descriptor = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
+        return write_to(descriptor, path, fill, context, error);
     }
     if (!is_link(path)) {
         return replace_regular(path, fill, context, error);
@@ -229,11 +225,82 @@ static bool is_writable_place(const char *path)
     return is;
 }
 
+/* What this command reads, and what it has been told to write until now. */
+static struct {
+    const char *option; /* NULL: it is read */
+    const char *path;
+} taken[16];
+static size_t n_taken;
+
+/* Of a file that is still to come. */
+static bool is_one_place(const char *a, const char *b)
+{
+    char *ends[] = {end_of_links(a), end_of_links(b)}, *folders[2] = {NULL, NULL};
+    const char *names[2] = {NULL, NULL};
+    for (int i = 0; i < 2 && ends[i] != NULL; i++) {
+        const char *slash = strrchr(ends[i], '/');
+        char *folder = folder_of(ends[i]);
+        names[i] = slash == NULL ? ends[i] : slash + 1;
+        folders[i] = folder == NULL ? NULL : realpath(folder, NULL);
+        free(folder);
+    }
+    bool is = folders[0] != NULL && folders[1] != NULL && strcmp(folders[0], folders[1]) == 0 &&
+              strcmp(names[0], names[1]) == 0;
+    for (int i = 0; i < 2; i++) {
+        free(ends[i]);
+        free(folders[i]);
+    }
+    return is;
+}
+
+/* Devices and pipes take what comes, one thing behind another. */
+static bool is_one_file(const char *a, const char *b)
+{
+    struct stat one, other;
+    bool is_there = stat(a, &one) == 0;
+    if (stat(b, &other) != 0) {
+        return !is_there && is_one_place(a, b);
+    }
+    if (!is_there) {
+        return false;
+    }
+    return one.st_dev == other.st_dev && one.st_ino == other.st_ino && S_ISREG(one.st_mode) &&
+           descriptor_behind(a) < 0 && descriptor_behind(b) < 0;
+}
+
+static void take(const char *option, const char *path)
+{
+    if (n_taken < sizeof taken / sizeof taken[0]) {
+        taken[n_taken].option = option;
+        taken[n_taken++].path = path;
+    }
+}
+
+void note_input(const char *path)
+{
+    if (path != NULL) {
+        take(NULL, path);
+    }
+}
+
 int check_output(const char *name, const char *option, const char *path)
 {
-    return path == NULL || is_writable_place(path)
-               ? EXIT_DONE
-               : fail_usage(name, "%s: no file can be made at \"%s\"", option, path);
+    if (path == NULL) {
+        return EXIT_DONE;
+    }
+    if (!is_writable_place(path)) {
+        return fail_usage(name, "%s: no file can be made at \"%s\"", option, path);
+    }
+    for (size_t i = 0; i < n_taken; i++) {
+        if (is_one_file(taken[i].path, path)) {
+            return taken[i].option == NULL
+                       ? fail_usage(name, "%s: \"%s\" is the file that is read", option, path)
+                       : fail_usage(name, "%s: \"%s\" is what %s names, too", option, path,
+                                    taken[i].option);
+        }
+    }
+    take(option, path);
+    return EXIT_DONE;
 }
 
 bool may_write_outputs(bool joins)

@@ -18,10 +18,14 @@ ferry_status replace_file(const char *path, fill_file_fn fill, const void *conte
                           ferry_error *error);
 
 /*
- * Refuses, before any work, a path where no file can be made: as wrong usage of the option. path
- * may be NULL, for an option that was not given.
+ * Refuses, before any work, a path where no file can be made, or where another output goes, or the
+ * command's input is: as wrong usage of the option. path may be NULL, for an option that was not
+ * given. Called once for each output; all paths stay until the command ends.
  */
 int check_output(const char *name, const char *option, const char *path);
+
+/* A file that the command reads: none of its outputs may be that. */
+void note_input(const char *path);
 
 /* Whether this process may be the one that writes them: other ranks may be on other machines. */
 bool may_write_outputs(bool joins);

@@ -303,6 +303,7 @@ static int check_together(plan_request *r)
 
 static int check_outputs(const plan_request *r)
 {
+    note_input(r->path);
     int status = check_output("plan", "--save", r->save);
     status = status == EXIT_DONE ? check_output("plan", "--trace", r->trace) : status;
     return status == EXIT_DONE ? check_output("plan", "--html", r->html) : status;

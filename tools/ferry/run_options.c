@@ -199,6 +199,7 @@ static int apply_option(int option, void *request)
 
 static int check_outputs(const run_request *r)
 {
+    note_input(r->path);
     int status = check_output("run", "--trace", r->trace);
     return status == EXIT_DONE ? check_output("run", "--html", r->html) : status;
 }

@@ -262,6 +262,8 @@ static ferry_status predict_by_schedule(const simulate_request *request, const f
     return status;
 }
 
+static const double ABOUT = 0.999;
+
 /*
  * Where CPUs copy, the ranks of a node share one memory, whatever their ports could do: each byte
  * that one of them gets or keeps is copied there once, in rows.
@@ -283,8 +285,12 @@ static ferry_status consider_node(const ferry_plan *plan, const simulate_rates *
         n_rows += its.in;
     }
     double factor = copy_factor(rates, first / rates->ranks_per_node);
-    consider(found, (bytes / rates->copy_rate + n_rows * rates->row_seconds) / factor, first,
-             "node_copies");
+    double seconds = (bytes / rates->copy_rate + n_rows * rates->row_seconds) / factor;
+    if (n_rows > 0 && seconds > ABOUT * found->seconds && seconds <= found->seconds) {
+        found->limit = "node_copies"; /* and of the port hardly anything is its own */
+        found->limit_rank = first;
+    }
+    consider(found, seconds, first, "node_copies");
     return FERRY_OK;
 }
 

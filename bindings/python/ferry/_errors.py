@@ -6,6 +6,7 @@ from __future__ import annotations
 import errno
 import os
 import re
+from operator import index
 from typing import Any, Optional, Tuple
 
 from . import _publish
@@ -277,3 +278,21 @@ def mark_on_all(error: BaseException) -> None:
 
 def is_on_all(error: BaseException) -> bool:
     return bool(getattr(error, "_ferry_on_all", False))
+
+
+def number(name: str, value: Optional[int], least: int = 0, bits: int = 32) -> int:
+    """The library's number: 0 leaves open what is None here."""
+    if value is None:
+        return 0
+    try:
+        number = index(value)
+    except TypeError:
+        raise InvalidInput(f"{name} is {value!r}: give a whole number") from None
+    if not least <= number < 1 << bits:
+        raise InvalidInput(f"{name} is {number}: it goes from {least} to 2^{bits} - 1")
+    return number
+
+
+def said_of(error: BaseException) -> str:
+    """What other ranks are told of an exception."""
+    return str(error) if isinstance(error, Error) else f"{type(error).__name__}: {error}".rstrip(": ")

@@ -8,11 +8,10 @@ import os
 import sys
 import weakref
 from enum import IntEnum
-from operator import index
-from typing import TYPE_CHECKING, Any, List, NamedTuple, Optional, Type, TypeVar, Union
+from typing import TYPE_CHECKING, Any, Dict, List, NamedTuple, Optional, Type, TypeVar, Union
 
 from . import _ferry, _publish
-from ._errors import InvalidInput, Unsupported
+from ._errors import InvalidInput, Unsupported, number, said_of
 from ._repr import fields, never_raises
 from ._world import leave_failed, world as default_world
 
@@ -243,28 +242,11 @@ class MixedCommHandler(_ferry.MixedComm):
         only_construct: bool = False,
         transport: Optional["RemoteCopyService"] = None,
     ) -> None:
-        cuda_device = _cuda_device_of(device)
         self.dtype = dtype
         self.device = device
         self.use_autotune = bool(use_autotune)
-        options = dict(
-            world_rank=_number("world_rank", world_rank),
-            world_size=_number("world_size", world_size, least=1),
-            local_rank=_number("local_rank", local_rank),
-            local_size=_number("local_size", local_size, least=1),
-            inter_rank=_number("inter_rank", inter_rank),
-            inter_size=_number("inter_size", inter_size, least=1),
-            local_tp_size=_number("local_tp_size", local_tp_size, least=1),
-            local_dp_size=_number("local_dp_size", local_dp_size, least=1),
-            inter_tp_size=_number("inter_tp_size", inter_tp_size, least=1),
-            inter_dp_size=_number("inter_dp_size", inter_dp_size, least=1),
-            grid_size=_number("grid_size", grid_size, least=1),
-            max_block_size=_number("max_block_size", max_block_size, least=1),
-            min_block_size=_number("min_block_size", min_block_size, least=1),
-            min_num_steps=_number("min_num_steps", min_num_steps, least=1),
-            autotune_bytes=_number("autotune_bytes", autotune_bytes, least=1, bits=64),
-        )
         self._own_world: Optional["World"] = None
+        refused: Optional[BaseException] = None
         self._pid = os.getpid()
         if world is None and group is not None:
             self._own_world = _world_of_group(group)
@@ -272,23 +254,51 @@ class MixedCommHandler(_ferry.MixedComm):
             raise InvalidInput("world and group are both given: give one of them")
         try:
             self._world = world or self._own_world or default_world()
+            counts = {  # and the least that each can be
+                "world_rank": (world_rank, 0), "world_size": (world_size, 1),
+                "local_rank": (local_rank, 0), "local_size": (local_size, 1),
+                "inter_rank": (inter_rank, 0), "inter_size": (inter_size, 1),
+                "local_tp_size": (local_tp_size, 1), "local_dp_size": (local_dp_size, 1),
+                "inter_tp_size": (inter_tp_size, 1), "inter_dp_size": (inter_dp_size, 1),
+                "grid_size": (grid_size, 1), "max_block_size": (max_block_size, 1),
+                "min_block_size": (min_block_size, 1), "min_num_steps": (min_num_steps, 1),
+            }
+            options: Dict[str, Any] = {
+                **dict.fromkeys(counts, 0), "autotune_bytes": 0, "cuda_device": -1,
+                "tune_file": None, "transport": None,
+            }
+
+            def take() -> None:
+                _ferry.dtype_name(dtype)
+                options.update(
+                    {name: number(name, value, least) for name, (value, least) in counts.items()},
+                    autotune_bytes=number("autotune_bytes", autotune_bytes, least=1, bits=64),
+                    cuda_device=_cuda_device_of(device),
+                    tune_file=None if tune_file is None else os.fspath(tune_file),
+                    transport=None if transport is None else transport._own(),
+                )
+
+            try:
+                take()
+            except BaseException as error:  # nobody must wait for who makes no handle
+                refused = error
             self._open(
                 self._world,
-                dtype,
+                dtype if refused is None else "f32",
                 **options,
-                cuda_device=cuda_device,
+                refusal=None if refused is None else said_of(refused),
                 ib_enable_ibgda=ib_enable_ibgda,
                 should_init_nvshmem=should_init_nvshmem,
                 use_autotune=use_autotune,
                 deterministic=deterministic,
                 only_construct=only_construct,
                 engines=engines,
-                tune_file=None if tune_file is None else os.fspath(tune_file),
-                transport=None if transport is None else transport._own(),
             )
         except BaseException:
             if self._own_world is not None:
                 self._own_world.close()
+            if refused is not None:
+                raise refused from None
             raise
         self._info = self.describe()  # which another thread's call may be on later
         _open_handlers.add(self)
@@ -414,19 +424,6 @@ def find_op(name: str) -> MixedCommOp:
 def find_mode(name: str) -> MixedCommMode:
     """The same of a mode."""
     return _find(MixedCommMode, name)
-
-
-def _number(name: str, value: Optional[int], least: int = 0, bits: int = 32) -> int:
-    """The library's number: 0 leaves open what is None here."""
-    if value is None:
-        return 0
-    try:
-        number = index(value)
-    except TypeError:
-        raise InvalidInput(f"{name} is {value!r}: give a whole number") from None
-    if not least <= number < 1 << bits:
-        raise InvalidInput(f"{name} is {number}: it goes from {least} to 2^{bits} - 1")
-    return number
 
 
 def _cuda_device_of(device: Any) -> int:

@@ -119,9 +119,8 @@ def agree(world: "World", function: Callable[[], bytes]) -> List[bytes]:
 def _told(error: BaseException) -> bytes:
     own = type(error).__name__
     kind = own if isinstance(error, Error) else "" if isinstance(error, Exception) else "Aborted"
-    sentence = str(error) if isinstance(error, Error) else f"{own}: {error}".rstrip(": ")
     about = [getattr(error, "tensor", None), list(getattr(error, "ranks", ()))]
-    return json.dumps([kind, sentence, about]).encode()
+    return json.dumps([kind, _errors.said_of(error), about]).encode()
 
 
 def _heard(rank: int, text: bytes) -> Error:
@@ -130,6 +129,14 @@ def _heard(rank: int, text: bytes) -> Error:
     error = found(f"rank {rank} says: {sentence}", tensor=tensor, ranks=tuple(ranks) or (rank,))
     assert isinstance(error, Error)
     return error
+
+
+def _check_options(options: Mapping[str, Any]) -> None:
+    unknown = sorted(set(options) - _OPTIONS)
+    if unknown:
+        raise InvalidInput(
+            f"{unknown[0]!r} is not an option of a refit: there are {', '.join(sorted(_OPTIONS))}"
+        )
 
 
 # The caller's shards against what the plan expects.
@@ -331,11 +338,6 @@ class Refit:
         return self
 
     def _begin(self, world: Optional["World"], options: Mapping[str, Any]) -> None:
-        unknown = sorted(set(options) - _OPTIONS)
-        if unknown:
-            raise InvalidInput(
-                f"{unknown[0]!r} is not an option of a refit: there are {', '.join(sorted(_OPTIONS))}"
-            )
         if world is None and options.get("service") is not None:
             world = options["service"]._world
         if world is None:
@@ -372,7 +374,7 @@ class Refit:
     ) -> None:
         self._begin(world, options)
         self._ledger = ledger
-        looked = agree(self._world, lambda: self._look(parts, how, watched))
+        looked = agree(self._world, lambda: self._look(parts, how, watched, options))
         self._compare(looked)
         self._moved = sum(made.moved_bytes for made in self._plans)
         self._local = sum(made.local_bytes for made in self._plans)
@@ -403,11 +405,22 @@ class Refit:
         from ._service import RemoteCopyService
 
         given = options.pop("service", None)
-        if given is not None and options:
-            raise InvalidInput(f"{', '.join(options)}: options are the given service's own")
         self._owns_service = given is None
-        self._service = given or RemoteCopyService(self._world, **options)
+
+        def take() -> bytes:
+            _check_options(options)
+            if given is not None and options:
+                raise InvalidInput(f"{', '.join(options)}: options are the given service's own")
+            if progress is not None and not callable(progress):
+                raise InvalidInput("a progress callback is a function of one ferry.Progress")
+            self._service = given or RemoteCopyService(self._world, **options)
+            if self._owns_service:
+                self._service._prepare()
+            return b""
+
         try:
+            agree(self._world, take)
+            assert self._service is not None
             if self._owns_service:
                 self._service.init(log_level="WARN")
             said = agree(self._world, register)
@@ -423,10 +436,12 @@ class Refit:
     # Planning: nothing of it talks.
 
     def _look(
-        self, parts: Sequence[Part], how: Dict[str, Any], watched: Sequence[Watched]
+        self, parts: Sequence[Part], how: Dict[str, Any], watched: Sequence[Watched],
+        options: Mapping[str, Any],
     ) -> bytes:
         from ._plan import _spec_of, plan
 
+        _check_options(options)
         contiguous = True
         for given_spec, *sides in parts:
             spec = _spec_of(given_spec)
@@ -689,16 +704,14 @@ class Refit:
         return self
 
     def __exit__(self, kind: object, error: Optional[BaseException], trace: object) -> None:
-        service, self._service = self._service, None
-        self._shards, self._watched = [], []
-        if service is None:
-            return
-        if self._before is not None:
-            service._report = self._before[0]
-        if self._owns_service:
-            service.__exit__(kind, error, trace)
-        else:
+        service = self._service
+        if service is not None and self._owns_service:
+            service.__exit__(kind, error, trace)  # or it refuses, and everything stays
+        elif service is not None:
             service.clear_requests()
+            if self._before is not None:
+                service._report = self._before[0]
+        self._service, self._shards, self._watched = None, [], []
 
     @never_raises
     def __repr__(self) -> str:

@@ -14,7 +14,7 @@ from typing import (
 )  # fmt: skip
 
 from . import _ferry, _publish, _world
-from ._errors import Error, InvalidInput, Misuse
+from ._errors import Error, InvalidInput, Misuse, number
 from ._repr import fields, never_raises, of_type
 
 if TYPE_CHECKING:
@@ -161,8 +161,11 @@ class Span(NamedTuple):
     end: float
 
 
-def _choice(what: str, value: str, known: Dict[str, int]) -> int:
-    if value not in known:
+def _choice(what: str, value: Optional[str], known: Dict[str, int]) -> int:
+    """Its number; None is the first, which is the default of each."""
+    if value is None:
+        return next(iter(known.values()))
+    if not isinstance(value, str) or value not in known:
         raise InvalidInput(f"{what} is {value!r}: choose one of {', '.join(map(repr, known))}")
     return known[value]
 
@@ -242,8 +245,8 @@ class RemoteCopyService:
         memory_cap: Optional[int] = None,
         slot_bytes: Optional[int] = None,
         threads: Optional[int] = None,
-        checksum: str = "none",
-        commit: str = "in-place",
+        checksum: Optional[str] = "none",
+        commit: Optional[str] = "in-place",
         paths: Union[None, str, Iterable[str]] = None,
         relays: bool = True,
         trace: bool = False,
@@ -269,6 +272,7 @@ class RemoteCopyService:
         self._group = group
         self._owns_world = False
         self._handle: Optional["_ferry.Service"] = None
+        self._made: Optional["_ferry.Service"] = None  # and not opened
         self._finalized = False
         self._pid = os.getpid()
         self._report: Optional[Callable[[int, int, float], Any]] = None
@@ -294,13 +298,20 @@ class RemoteCopyService:
             return
         if self._finalized:
             self._own()
-        self._make_world()
-        assert self._world is not None
-        handle = _ferry.service(self._world, **self._options)
+        handle = self._prepare()
+        self._made = None
         log = sys.modules.get(f"{__package__}._log")
         handle.init(log_level if log is None else log.level_of(log_level))
         self._handle = handle
         _live.add(self)
+
+    def _prepare(self) -> "_ferry.Service":
+        """What init opens: for those that want to know first whether it can be on all ranks."""
+        self._make_world()
+        assert self._world is not None
+        if self._made is None:
+            self._made = _ferry.service(self._world, **self._options)
+        return self._made
 
     def _make_world(self) -> None:
         if self._world is not None:
@@ -328,6 +339,7 @@ class RemoteCopyService:
                 if not handle.initialized:
                     self._handle = None
         self._finalized = True
+        self._made = None
         if self._owns_world and self._world is not None:
             self._world.close()
         self._world = None
@@ -548,8 +560,19 @@ class RemoteCopyService:
         handle = self._own()
         world = self._world
         assert world is not None
-        made = _spec_of(spec)
-        is_new, *found = handle.recover_onto(made._handle, replica, subset, min_size)
+        made, refused = None, None
+        try:  # what is wrong here all ranks must hear
+            made = _spec_of(spec)
+            min_size = number("min_size", min_size)
+            if not isinstance(replica, str) or not isinstance(subset, (str, type(None))):
+                raise InvalidInput(f"replica and subset are texts, not {replica!r} and {subset!r}")
+        except BaseException as error:
+            refused, replica, subset = error, "", None
+            min_size = min_size if isinstance(min_size, int) and 0 <= min_size < 1 << 32 else 0
+        is_new, *found = handle.recover_onto(
+            refused, None if made is None else made._handle, replica, subset, min_size
+        )
+        assert made is not None
         if is_new and self._plan is not None:
             lost = set(range(self._plan.world_size)).difference(world.members)
             self._plan = plan(made, replica=replica, subset=subset, lost_ranks=sorted(lost))

@@ -53,43 +53,24 @@ static bool borrow_transport(making *m)
 static bool parse_making(PyObject *args, PyObject *kwargs, making *m, PyObject **world,
                          ferry_dtype *dtype)
 {
-    static char *names[] = {"world",
-                            "dtype",
-                            "world_rank",
-                            "world_size",
-                            "local_rank",
-                            "local_size",
-                            "inter_rank",
-                            "inter_size",
-                            "local_tp_size",
-                            "local_dp_size",
-                            "inter_tp_size",
-                            "inter_dp_size",
-                            "grid_size",
-                            "max_block_size",
-                            "min_block_size",
-                            "min_num_steps",
-                            "autotune_bytes",
-                            "cuda_device",
-                            "ib_enable_ibgda",
-                            "should_init_nvshmem",
-                            "use_autotune",
-                            "deterministic",
-                            "only_construct",
-                            "engines",
-                            "tune_file",
-                            "transport",
-                            NULL};
+    static char *names[] = {
+        "world",          "dtype",          "world_rank",      "world_size",
+        "local_rank",     "local_size",     "inter_rank",      "inter_size",
+        "local_tp_size",  "local_dp_size",  "inter_tp_size",   "inter_dp_size",
+        "grid_size",      "max_block_size", "min_block_size",  "min_num_steps",
+        "autotune_bytes", "cuda_device",    "ib_enable_ibgda", "should_init_nvshmem",
+        "use_autotune",   "deterministic",  "only_construct",  "engines",
+        "tune_file",      "transport",      "refusal",         NULL};
     ferry_mixed_comm_options *o = &m->options;
     PyObject *dtype_object;
     int flags[5], cuda_device = -1;
     if (!PyArg_ParseTupleAndKeywords(
-            args, kwargs, "OO$IIIIIIIIIIIIIIKipppppzzO", names, world, &dtype_object,
+            args, kwargs, "OO$IIIIIIIIIIIIIIKipppppzzOz", names, world, &dtype_object,
             &o->world_rank, &o->world_size, &o->local_rank, &o->local_size, &o->inter_rank,
             &o->inter_size, &o->local_tp_size, &o->local_dp_size, &o->inter_tp_size,
             &o->inter_dp_size, &o->grid_size, &o->max_block_size, &o->min_block_size,
             &o->min_num_steps, &o->autotune_bytes, &cuda_device, &flags[0], &flags[1], &flags[2],
-            &flags[3], &flags[4], &o->engines, &o->tune_file, &m->lender) ||
+            &flags[3], &flags[4], &o->engines, &o->tune_file, &m->lender, &o->refusal) ||
         !fp_dtype_of(dtype_object, dtype) || !borrow_transport(m)) {
         return false;
     }

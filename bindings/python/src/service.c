@@ -161,12 +161,18 @@ void fp_service_decline(fp_service *own, PyObject **type, PyObject **value, PyOb
 
 bool fp_service_call(fp_service *own, bool good, fp_call_fn function, void *context)
 {
+    return fp_service_call_in(own->raw, own, good, function, context);
+}
+
+bool fp_service_call_in(ferry_world *raw, fp_service *own, bool good, fp_call_fn function,
+                        void *context)
+{
     if (good) {
-        return fp_block(own->raw, function, context);
+        return fp_block(raw, function, context);
     }
     PyObject *type, *value, *trace;
     fp_service_decline(own, &type, &value, &trace);
-    fp_block(own->raw, function, context);
+    fp_block(raw, function, context);
     ferry_service_refuse(own->service, NULL); /* of a call that did not come so far */
     PyObject *heard[3];
     PyErr_Fetch(&heard[0], &heard[1], &heard[2]);
@@ -647,7 +653,7 @@ static PyMethodDef methods[] = {
      FP_DOC("recover($self, survivors, /)",
             "The version that all survivors have; collective among them.")},
     {"recover_onto", fp_service_recover_onto, METH_VARARGS,
-     FP_DOC("recover_onto($self, spec, replica, subset, min_size, /)",
+     FP_DOC("recover_onto($self, refused, spec, replica, subset, min_size, /)",
             "Goes on after a loss; collective.")},
     {"take_ledger", take_ledger, METH_NOARGS,
      FP_DOC("take_ledger($self, /)", "What the run that failed has brought.")},

@@ -130,6 +130,9 @@ void fp_service_settle(fp_service *own);
  * set.
  */
 bool fp_service_call(fp_service *own, bool good, fp_call_fn function, void *context);
+/* The same; raw: the world that an interrupt aborts, NULL: none. */
+bool fp_service_call_in(ferry_world *raw, fp_service *own, bool good, fp_call_fn function,
+                        void *context);
 /* Has all ranks hear in the next call what is raised here, which goes to the three. */
 void fp_service_decline(fp_service *own, PyObject **type, PyObject **value, PyObject **trace);
 /* Called within runs, on the thread that waits for them. */

@@ -87,14 +87,14 @@ static ferry_status call_recover_onto(void *context, ferry_error *error)
  * What the call leaves is the handles', whatever it ended with. Ctrl-C ends the shrinking, which
  * asks for it; no world is there all the time that an interrupt could abort.
  */
-static bool replace(recovering *r)
+static bool replace(recovering *r, bool prepared)
 {
     fp_service *own = r->own;
     r->service = own->service;
     r->world = r->world_object->world;
     own->use.is_replaced = true;
     r->world_object->use.is_replaced = true;
-    bool good = fp_block(NULL, call_recover_onto, r);
+    bool good = fp_service_call_in(NULL, own, prepared, call_recover_onto, r);
     r->world_object->use.is_replaced = false;
     own->use.is_replaced = false;
     r->world_object->world = r->world;
@@ -108,10 +108,31 @@ static bool replace(recovering *r)
     return good;
 }
 
+/* For a rank that refuses: nobody comes so far. */
+static ferry_status plan_nothing(void *context, const uint32_t *lost, size_t n_lost,
+                                 ferry_plan **plan_out, ferry_error *error)
+{
+    (void)context, (void)lost, (void)n_lost, (void)plan_out, (void)error;
+    return FERRY_ERR_MISUSE;
+}
+
+/* False with an exception: what is wrong on this rank, which all are to hear of in the call. */
+static bool prepare(recovering *r, PyObject *refused, PyObject *spec, const char *replica)
+{
+    if (refused != Py_None) {
+        PyErr_SetObject((PyObject *)Py_TYPE(refused), refused);
+        return false;
+    }
+    return (r->options.spec = fp_spec_get(spec)) != NULL &&
+           fp_replica_of(replica, &r->plan.replica) && fp_holds_check(&r->own->holds) &&
+           list_held(r);
+}
+
 /*
- * recover_onto(spec, replica, subset, min_size) -> (is_replaced, whole, next, bytes_in_place,
- * n_lost). Of the plan that is bound only what it says of this rank's shards is used from now on,
- * and no lost rank changes that.
+ * recover_onto(refused, spec, replica, subset, min_size) -> (is_replaced, whole, next,
+ * bytes_in_place, n_lost). refused: an exception that was raised before, or None. Of the plan that
+ * is bound only what it says of this rank's shards is used from now on, and no lost rank changes
+ * that.
  */
 PyObject *fp_service_recover_onto(PyObject *self, PyObject *args)
 {
@@ -120,17 +141,23 @@ PyObject *fp_service_recover_onto(PyObject *self, PyObject *args)
                     .options = FERRY_RECOVERY_OPTIONS_INIT,
                     .plan = FERRY_PLAN_OPTIONS_INIT,
                     .found = FERRY_RECOVERY_INIT};
-    PyObject *spec;
+    PyObject *refused, *spec;
     const char *replica;
-    if (!PyArg_ParseTuple(args, "OszI", &spec, &replica, &r.plan.subset, &r.options.min_ranks) ||
-        (r.options.spec = fp_spec_get(spec)) == NULL || !fp_replica_of(replica, &r.plan.replica) ||
+    if (!PyArg_ParseTuple(args, "OOszI", &refused, &spec, &replica, &r.plan.subset,
+                          &r.options.min_ranks) ||
         !fp_service_enter(own)) {
         return NULL;
     }
     r.options.plan_options = &r.plan;
     r.world_object = (fp_world *)own->world;
     const ferry_service *failed = own->service;
-    bool good = may_recover(own) && fp_holds_check(&own->holds) && list_held(&r) && replace(&r);
+    bool good = false;
+    if (may_recover(own)) {
+        bool prepared = prepare(&r, refused, spec, replica);
+        r.options.spec = prepared ? r.options.spec : NULL;
+        r.options.replan = prepared ? NULL : plan_nothing;
+        good = replace(&r, prepared);
+    }
     bool is_new = own->service != failed;
     fp_service_leave(own);
     ferry_tensors_destroy(r.sides[0]);

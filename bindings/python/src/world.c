@@ -376,8 +376,9 @@ static PyObject *broadcast(PyObject *self, PyObject *args, PyObject *kwargs)
 {
     static char *names[] = {"data", "root", NULL};
     collective c = {0};
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "z#|I", names, &c.bytes, &c.n_bytes, &c.root) ||
-        !collect(self, call_broadcast, &c)) {
+    PyObject *root = NULL;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "z#|O", names, &c.bytes, &c.n_bytes, &root) ||
+        (root != NULL && !fp_u32(root, "root", &c.root)) || !collect(self, call_broadcast, &c)) {
         return NULL;
     }
     PyObject *bytes = PyBytes_FromStringAndSize(c.all, (Py_ssize_t)c.n_all);
@@ -389,7 +390,9 @@ static PyObject *shrink(PyObject *self, PyObject *args, PyObject *kwargs)
 {
     static char *names[] = {"min_size", NULL};
     collective c = {0};
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|I", names, &c.min_ranks) ||
+    PyObject *least = NULL;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|O", names, &least) ||
+        (least != NULL && !fp_u32(least, "min_size", &c.min_ranks)) ||
         !collect(self, call_shrink, &c)) {
         return NULL;
     }
@@ -423,13 +426,12 @@ static bool take_members(PyObject *given, uint32_t **members_out, uint32_t n_wan
     }
     for (Py_ssize_t i = 0; i < n; i++) {
         PyObject *one = PySequence_GetItem(given, i);
-        unsigned long number = one == NULL ? 0 : PyLong_AsUnsignedLong(one);
+        bool fits = one != NULL && fp_u32(one, "a member", &members[i]);
         Py_XDECREF(one);
-        if (PyErr_Occurred() != NULL) {
+        if (!fits) {
             PyMem_Free(members);
             return false;
         }
-        members[i] = number > UINT32_MAX ? UINT32_MAX : (uint32_t)number;
     }
     *members_out = members;
     return true;

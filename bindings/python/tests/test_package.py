@@ -361,7 +361,7 @@ class Ranks(unittest.TestCase):
             world.grow(2**40)
         with self.assertRaisesRegex(ferry.InvalidInput, "nothing says where members"):
             world.grow()
-        with self.assertRaises(TypeError):
+        with self.assertRaisesRegex(ferry.InvalidInput, "a member is not a whole number"):
             world.grow(1, members=["one"])
         with self.assertRaisesRegex(ferry.InvalidInput, "give join alone"):
             ferry.init(object(), join=True)

@@ -1,0 +1,168 @@
+#!/usr/bin/env python3
+# Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0
+"""One rank makes a mistake in a collective call: all raise it, nobody waits, and all can go on."""
+
+import os
+import tempfile
+import threading
+import unittest
+
+import ferry
+from ferry import _ferry
+from support import await_mark, mark, run_ranks
+
+N = 64
+SPEC = {"format": "ferry.spec/1", "tensors": [{"name": "w", "shape": [N, N], "dtype": "u8"}],
+        "source": {"mesh": [["tp", 2]], "rules": [
+            {"match": "*", "shard": [{"dim": 0, "axis": "tp"}]}]},
+        "destination": {"mesh": [["tp", 2]], "rules": [
+            {"match": "*", "shard": [{"dim": 1, "axis": "tp"}]}]}}
+WHOLE = {"mesh": [], "rules": [{"match": "*"}]}
+
+
+def source():
+    return bytes(range(N)) * (N // 2)
+
+
+def refit(world, target=None, **options):
+    target = bytearray(N * N // 2) if target is None else target
+    return ferry.Refit({"w": source()}, {"w": target}, SPEC, world=world, **options)
+
+
+def handler(world, **options):
+    how = {"dtype": "f32", "device": "cpu", "use_autotune": False, **options}
+    dtype, device = how.pop("dtype"), how.pop("device")
+    return ferry.MixedCommHandler(*[None] * 10, dtype, device, world=world, **how)
+
+
+OPENED = {
+    "refit": (refit, ({"checksum": "zzz"}, {"paths": "foo"}, {"memory_cap": -5},
+                      {"threads": 10 ** 6}, {"slot_bytes": 10 ** 30}, {"progress": 5},
+                      {"nothing": 1})),
+    "mixed": (handler, ({"dtype": "zz"}, {"device": "tpu"}, {"grid_size": -1})),
+}
+
+
+def opened(rank, size, folder, kind):
+    """What each rank hears of each mistake of rank 1, and that all is well without one."""
+    world = _ferry.world_from_file(os.path.join(folder, "start"), rank, size, deadline=100.0)
+    make, mistakes = OPENED[kind]
+    heard = []
+    for wrong in mistakes:
+        try:
+            make(world, **(wrong if rank == 1 else {})).__exit__(None, None, None)
+            heard.append("nothing")
+        except ferry.Error as error:
+            heard.append((type(error).__name__, str(error)))
+    make(world).__exit__(None, None, None)
+    world.close()
+    return heard
+
+
+def recovering(rank, size, folder, dies):
+    """Recoveries to which rank 1 brings a mistake, and then one to which it brings none."""
+    world = _ferry.world_from_file(os.path.join(folder, "start"), rank, size, deadline=100.0)
+    target = bytearray(N * N // 2)
+    one = refit(world, target)
+    one.run()
+    mark("run.%d" % rank)
+    if rank == 2:
+        for other in (0, 1):
+            await_mark("run.%d" % other)
+        os._exit(0)
+    if dies:
+        try:
+            one.run()
+            return "the run went well without rank 2"
+        except ferry.PeerLost:
+            pass
+    heard = []
+    for wrong in ({"min_size": "x"}, {"min_size": -1}, "spec", "replica"):
+        try:
+            if isinstance(wrong, dict):
+                one.recover(**(wrong if rank == 1 else {}))
+            elif rank == 1:
+                one.service.recover_onto("{}" if wrong == "spec" else SPEC,
+                                         replica="zz" if wrong == "replica" else "balanced")
+            else:
+                one.recover()
+            heard.append("nothing")
+        except ferry.InvalidInput as error:
+            heard.append(("InvalidInput", str(error)))
+    one.recover()
+    target[:] = bytes(len(target))
+    one.run()
+    half = bytes(range(N))[rank * N // 2:(rank + 1) * N // 2]
+    assert target == half * N, "other bytes than the source's"
+    one.close()
+    world.close()
+    return heard
+
+
+class OneMistakes(unittest.TestCase):
+    def check(self, ranks):
+        """The others hear what the one that is wrong raises."""
+        heard, own = ranks
+        self.assertEqual(len(heard), len(own))
+        for other, mine in zip(heard, own):
+            self.assertNotEqual("nothing", mine)
+            self.assertRegex(other[1], "^rank 1( says)?: ")
+            self.assertTrue(other[1].endswith(mine[1]), (other, mine))
+
+    def test_opened(self):
+        for kind in OPENED:
+            with self.subTest(kind), tempfile.TemporaryDirectory() as folder:
+                self.check(run_ranks(opened, 2, folder, kind))
+
+    def test_recovering(self):
+        with tempfile.TemporaryDirectory() as folder:
+            self.check(run_ranks(recovering, 2, folder, False))
+
+    def test_recovering_without_a_rank(self):
+        with tempfile.TemporaryDirectory() as folder:
+            self.check(run_ranks(recovering, 3, folder, True)[:2])
+
+    def test_close_that_is_refused(self):
+        """The refit stays as it was, and closes later."""
+        began, go_on = threading.Event(), threading.Event()
+
+        def wait(progress):
+            began.set()
+            go_on.wait(60)
+
+        whole = {**SPEC, "source": WHOLE, "destination": WHOLE}
+        target = bytearray(N * N)
+        one = ferry.Refit({"w": bytes(range(N)) * N}, {"w": target}, whole, progress=wait)
+        runs = threading.Thread(target=one.run)
+        runs.start()
+        self.assertTrue(began.wait(60))
+        with self.assertRaises(ferry.Misuse):
+            one.close()
+        go_on.set()
+        runs.join()
+        self.assertEqual(target, bytes(range(N)) * N)
+        target[:] = bytes(N * N)
+        self.assertEqual(one.run().version, 2)
+        self.assertEqual(target, bytes(range(N)) * N)
+        one.close()
+        with self.assertRaisesRegex(ferry.Misuse, "the refit is closed"):
+            one.run()
+
+    def test_defaults_by_none(self):
+        whole = {**SPEC, "source": WHOLE, "destination": WHOLE}
+        target = bytearray(N * N)
+        with ferry.Refit({"w": bytes(range(N)) * N}, {"w": target}, whole, checksum=None, commit=None,
+                         paths=None, engines=None) as one:
+            one.run()
+        self.assertEqual(target, bytes(range(N)) * N)
+
+    def test_numbers_beyond_32_bits(self):
+        (world,) = _ferry.world_of_threads(1)
+        for wrong in (-1, 1 << 32, 1 << 40, "x"):
+            with self.subTest(wrong), self.assertRaisesRegex((ferry.InvalidInput, TypeError), "min_size"):
+                world.shrink(min_size=wrong)
+        world.check()
+
+
+if __name__ == "__main__":
+    unittest.main()
