@@ -100,12 +100,15 @@ def recovering(rank, size, folder, dies):
 
 
 class OneMistakes(unittest.TestCase):
-    def check(self, ranks):
+    WRONG = "min_size", "min_size", '"format"', "replica"
+
+    def check(self, ranks, *about):
         """The others hear what the one that is wrong raises."""
         heard, own = ranks
         self.assertEqual(len(heard), len(own))
-        for other, mine in zip(heard, own):
+        for i, (other, mine) in enumerate(zip(heard, own)):
             self.assertNotEqual("nothing", mine)
+            self.assertIn(about[i] if about else "", mine[1])
             self.assertRegex(other[1], "^rank 1( says)?: ")
             self.assertTrue(other[1].endswith(mine[1]), (other, mine))
 
@@ -116,11 +119,11 @@ class OneMistakes(unittest.TestCase):
 
     def test_recovering(self):
         with tempfile.TemporaryDirectory() as folder:
-            self.check(run_ranks(recovering, 2, folder, False))
+            self.check(run_ranks(recovering, 2, folder, False), *self.WRONG)
 
     def test_recovering_without_a_rank(self):
         with tempfile.TemporaryDirectory() as folder:
-            self.check(run_ranks(recovering, 3, folder, True)[:2])
+            self.check(run_ranks(recovering, 3, folder, True)[:2], *self.WRONG)
 
     def test_close_that_is_refused(self):
         """The refit stays as it was, and closes later."""
