@@ -41,7 +41,7 @@ void fy_mix_device_give_queue(fy_mix_device *device);
 /* A call has begun, and will be put on the queue when those that began before it are. */
 void fy_mix_device_line_up(fy_mix_device *device);
 bool fy_mix_device_is_next(fy_mix_device *device);
-/* It is on the queue, or never will be; also where it was not asked for. */
+/* It is on the queue, or has ended there, or never will be; also where it was not asked for. */
 void fy_mix_device_step_aside(fy_mix_device *device);
 
 ferry_status fy_mix_device_alloc(const fy_mix_device *device, uint64_t bytes, ferry_buffer *out,

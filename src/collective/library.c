@@ -161,7 +161,6 @@ static ferry_status put_steps(fy_mix_library *library, ferry_error *error)
     FY_TRY(fy_mix_device_copy_out(&library->on, &library->use[1], error));
     FY_TRY(library->on.exec->mark(library->on.queue, &library->ticket, error));
     atomic_store(library->on.last, library->ticket);
-    fy_mix_device_step_aside(&library->on);
     library->phase = FY_MIX_LIBRARY_MARKED;
     return FERRY_OK;
 }
@@ -210,11 +209,22 @@ static ferry_status look_after(fy_mix_library *library, ferry_error *error)
     return FERRY_ERR_TIMEOUT;
 }
 
+/*
+ * Whether nothing is on the queue, nor comes on it before this call has ended: who has to abort it
+ * waits for what the queue has, and other handles' work there may wait for a rank that is lost.
+ */
+static bool has_queue(fy_mix_library *library)
+{
+    return fy_mix_device_is_next(&library->on) &&
+           fy_exec_reached(library->on.exec, library->on.queue, atomic_load(library->on.last),
+                           NULL) != FERRY_ERR_TIMEOUT;
+}
+
 /* FERRY_ERR_TIMEOUT without a sentence: not yet. */
 static ferry_status go_on(fy_mix_library *library, ferry_error *error)
 {
     if (library->phase == FY_MIX_LIBRARY_MET) {
-        if (!fy_mix_device_is_next(&library->on)) {
+        if (!has_queue(library)) {
             return FERRY_ERR_TIMEOUT;
         }
         FY_TRY(begin_steps(library, error));
@@ -245,6 +255,7 @@ static fy_progress end(fy_mix_lane *lane)
     if (lane->status != FERRY_OK) {
         return FY_PROGRESS_FAILED;
     }
+    fy_mix_device_step_aside(&library->on);
     library->phase = FY_MIX_LIBRARY_IDLE;
     lane->device_elements += library->n_elements;
     return FY_PROGRESS_DONE;

@@ -175,10 +175,13 @@ static ferry_status look_at_trial(opening *o, fy_mix_group group)
     if (l->phase == FY_MIX_LIBRARY_STEPS) {
         FY_TRY(fy_mix_library_put(l, &step, &o->why));
         FY_TRY(l->on.exec->mark(l->on.queue, &l->ticket, &o->why));
-        fy_mix_device_step_aside(&l->on);
         l->phase = FY_MIX_LIBRARY_MARKED;
     }
-    return fy_exec_reached(l->on.exec, l->on.queue, l->ticket, &o->why);
+    ferry_status status = fy_exec_reached(l->on.exec, l->on.queue, l->ticket, &o->why);
+    if (status == FERRY_OK) {
+        fy_mix_device_step_aside(&l->on);
+    }
+    return status;
 }
 
 static ferry_status try_group(opening *o, fy_mix_group group, bool *all_out, ferry_error *error)
@@ -279,10 +282,15 @@ static ferry_status open_library(ferry_mixed_comm *comm, ferry_error *error)
     opening o = {.comm = comm, .status = FERRY_OK};
     bool all = false;
     o.library = fy_alloc_zeroed(1, sizeof *o.library);
-    FY_TRY(fy_agree(comm->world, fy_check_memory(o.library != NULL, "a library", error), error));
+    ferry_status status =
+        fy_agree(comm->world, fy_check_memory(o.library != NULL, "a library", error), error);
+    if (status != FERRY_OK) {
+        fy_free(o.library);
+        return status;
+    }
     o.library->program = &comm->program;
     o.library->settings = &comm->world->settings;
-    ferry_status status = open_once(&o, &all, error);
+    status = open_once(&o, &all, error);
     if (status == FERRY_OK && all) {
         comm->library = o.library;
         return FERRY_OK;

@@ -166,7 +166,10 @@ static ferry_status wait_request(ferry_request *base, ferry_error *error)
     return outcome_of(request, error);
 }
 
-/* From within other waits and tests: see fy_work. Its own test or wait ends it. */
+/*
+ * From within other waits and tests: see fy_work. Its own test or wait ends it; but what has failed
+ * lets go of its device at once, where other handles' calls may be behind it.
+ */
 static void move_on(void *context, int64_t until_ns)
 {
     ferry_mixed_comm *comm = context;
@@ -175,7 +178,13 @@ static void move_on(void *context, int64_t until_ns)
     if (request != NULL && seize(request)) {
         if (request->is_held && !request->done) {
             obey_cancel(request);
-            poll_once(request);
+            if (fy_comm_state(comm, NULL) == FERRY_OK) {
+                poll_once(request);
+            }
+            ferry_status status = fy_comm_state(comm, NULL);
+            if (status != FERRY_OK) {
+                fy_mix_drain(comm, status);
+            }
         }
         let_go(request);
     }

@@ -193,7 +193,7 @@ static FILE *create_beside(const char *path, mode_t mode, char *temporary, size_
     return stream;
 }
 
-/* Whoever may read and write the old file, and nobody else, may do so with the new one. */
+/* With the permissions of the old file, and its owner where that can be given to another one. */
 static ferry_status replace_regular(const char *path, fy_file_fill_fn fill, void *context,
                                     ferry_error *error)
 {
@@ -209,6 +209,9 @@ static ferry_status replace_regular(const char *path, fy_file_fill_fn fill, void
     if (stream == NULL) {
         status = FERRY_ERR_IO;
         goto out;
+    }
+    if (exists && fchown(fileno(stream), old.st_uid, old.st_gid) != 0) {
+        errno = 0; /* as for most users */
     }
     if (exists && fchmod(fileno(stream), mode) != 0) { /* umask has cut it */
         status = fail_errno(path, "the old file's permissions cannot be kept", error);

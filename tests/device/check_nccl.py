@@ -3,7 +3,7 @@
 """Base modes of mixed collectives by NCCL as a user sees them, on the stand-in: who makes which call, and the
 sentences where something is missing, too old, lost, or fails.
 
-    check_nccl.py --ferry PATH --nccl FOLDER [--only CASE]
+    check_nccl.py --ferry PATH --nccl FOLDER --two-handles PATH [--only CASE]
     check_nccl.py --ferry PATH --real FOLDER --cuda FOLDER --driver FOLDER
 
 The first finds both stand-ins by LD_LIBRARY_PATH, that for NCCL in the folder. The second looks at NVIDIA's own library
@@ -137,6 +137,16 @@ def case_killed():
             assert status != 0 and "rank 1" in err, (name, number, err)
 
 
+def case_two_handles():
+    """One handle's call fails, and another one's on the same queue is right, or ends too: by NCCL and by kernels."""
+    for what in ("ends", "cancels", "refuses"):
+        for modes in (("base-one", "base-one"), ("base-one", "fused-waits-unicast"), ("fused-waits-unicast", "base-one")):
+            found, out, err = ferry("launch", "-n", "2", "--", OPTIONS.two_handles, what, *modes, STANDIN_PEERS="1",
+                                    FERRY_DEADLINE="4")
+            assert found == 0 and "rank 0: fine" in out, (what, modes, found, out, err)
+            assert ("rank 1: fine" in out) == (what != "ends"), (what, modes, out, err)
+
+
 def case_tuning():
     """A table remembers whose base modes it has seen, and what it says of them counts for no others."""
     with tempfile.TemporaryDirectory() as folder:
@@ -211,6 +221,7 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--ferry", required=True)
     parser.add_argument("--nccl")
+    parser.add_argument("--two-handles")
     parser.add_argument("--real")
     parser.add_argument("--cuda")
     parser.add_argument("--driver")

@@ -101,6 +101,7 @@ static inline bool fork_rank(processes *all, const rank_process *like, uint32_t 
 static inline void start_processes(processes *all, const rank_process *like,
                                    void (*run)(rank_process *self))
 {
+    assert_true(like->n_ranks <= MOST_PROCESSES);
     *all = (processes){.folder = "/tmp/ferry-processes-XXXXXX"};
     assert_non_null(mkdtemp(all->folder));
     snprintf(all->path, sizeof all->path, "%.*s/ranks", (int)sizeof all->folder, all->folder);

@@ -148,8 +148,11 @@ def case_outputs_keep_permissions():
                 path = Path(folder) / "out"
                 path.touch()
                 path.chmod(mode)
+                owner = 1234 if os.geteuid() == 0 else os.geteuid()
+                os.chown(path, owner, -1)
                 written(words, folder, path)
                 assert path.stat().st_mode & 0o7777 == mode and path.stat().st_size > 0, (words, oct(mode))
+                assert path.stat().st_uid == owner, words
 
 
 def case_outputs_to_one_file():
@@ -177,6 +180,19 @@ def case_outputs_to_one_file():
             status, out, error = ask(*[spec if word == "SPEC" else word for word in words], spec)
             assert (status, out) == (2, "") and "is the file that is read" in error, (words, status, error)
             assert spec.read_bytes() == before
+    with tempfile.TemporaryDirectory() as folder:
+        read, layout = Path(folder) / "read", Path(folder) / "layout.json"
+        read.mkdir()
+        header = b'{"w":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}'
+        files = {read / "w.safetensors": len(header).to_bytes(8, "little") + header + bytes(8),
+                 read / "config.json": b"{}", layout: b"{}"}
+        for path, content in files.items():
+            path.write_bytes(content)
+        for source, to, path in ((read / "w.safetensors", "hf", read / "w.safetensors"), (read, "hf", read / "config.json"),
+                                 (read / "w.safetensors", layout, layout)):
+            status, out, error = ask("reshard", source, "--to", to, "--out", Path(folder) / "new", "--html", path)
+            assert (status, out) == (2, "") and "is the file that is read" in error, (source, path, status, error)
+            assert path.read_bytes() == files[path] and not (Path(folder) / "new").exists()
     with tempfile.TemporaryDirectory() as folder:
         for path in ("/dev/null", "/dev/stderr"):  # which take one thing behind another
             status, out, error = ask("plan", spec_in(folder), "-q", "--html", path, "--trace", path)
@@ -206,12 +222,14 @@ def case_outputs_that_cannot_be():
         tensors.write_bytes(len(header).to_bytes(8, "little") + header + bytes(8))
         result, link = Path(folder) / "result", Path(folder) / "link"
         link.symlink_to("none/file")
+        circle = Path(folder) / "circle"
+        circle.symlink_to("circle")
         socket_path = os.path.join(folder, "socket")
         socket.socket(socket.AF_UNIX).bind(socket_path)
         for words in [*OUTPUTS, ["run", "SPEC", "--trace"], ["run", "SPEC", "--html"],
                       ["simulate", "SPEC", "--html"],
                       ["reshard", tensors, "--to", "hf", "--out", result, "--html"]]:
-            for path in ("/nosuch/x", folder, link, "/dev/fd/77", socket_path):
+            for path in ("/nosuch/x", folder, link, circle, "/dev/fd/77", socket_path):
                 said = [spec_in(folder) if word == "SPEC" else word for word in words]
                 status, out, error = ask(*said, path)
                 wanted = '%s: no file can be made at "%s"' % (words[-1], path)

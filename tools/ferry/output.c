@@ -89,7 +89,7 @@ static int descriptor_behind(const char *path)
     return named;
 }
 
-/* Whoever may read and write the old file, and nobody else, may do so with the new one. */
+/* With the permissions of the old file, and its owner where that can be given to another one. */
 static ferry_status replace_regular(const char *path, fill_file_fn fill, const void *context,
                                     ferry_error *error)
 {
@@ -109,6 +109,9 @@ static ferry_status replace_regular(const char *path, fill_file_fn fill, const v
     mode_t mode = exists ? old.st_mode & 0777 : 0666;
     int descriptor = open(temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, mode);
     ferry_status status = write_to(descriptor, path, fill, context, error);
+    if (status == FERRY_OK && exists && chown(temporary, old.st_uid, old.st_gid) != 0) {
+        errno = 0; /* as for most users */
+    }
     if (status == FERRY_OK && exists && chmod(temporary, mode) != 0) { /* umask has cut it */
         status = fail_file(path, "its permissions cannot be kept", error);
     }
@@ -194,6 +197,10 @@ static char *end_of_links(const char *path)
         free(at);
         at = next;
     }
+    if (at != NULL && is_link(at)) { /* they lead in a circle */
+        free(at);
+        at = NULL;
+    }
     return at;
 }
 
@@ -268,6 +275,19 @@ static bool is_one_file(const char *a, const char *b)
            descriptor_behind(a) < 0 && descriptor_behind(b) < 0;
 }
 
+/* Of a folder that is read, such as a checkpoint's, any file that is there. */
+static bool is_read_with(const char *input, const char *path)
+{
+    struct stat about;
+    char *folder = folder_of(path), *whole = folder == NULL ? NULL : realpath(folder, NULL);
+    char *read = realpath(input, NULL);
+    bool is = whole != NULL && read != NULL && strcmp(whole, read) == 0 && stat(path, &about) == 0;
+    free(folder);
+    free(whole);
+    free(read);
+    return is;
+}
+
 static void take(const char *option, const char *path)
 {
     if (n_taken < sizeof taken / sizeof taken[0]) {
@@ -292,7 +312,8 @@ int check_output(const char *name, const char *option, const char *path)
         return fail_usage(name, "%s: no file can be made at \"%s\"", option, path);
     }
     for (size_t i = 0; i < n_taken; i++) {
-        if (is_one_file(taken[i].path, path)) {
+        if (is_one_file(taken[i].path, path) ||
+            (taken[i].option == NULL && is_read_with(taken[i].path, path))) {
             return taken[i].option == NULL
                        ? fail_usage(name, "%s: \"%s\" is the file that is read", option, path)
                        : fail_usage(name, "%s: \"%s\" is what %s names, too", option, path,

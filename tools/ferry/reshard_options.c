@@ -174,6 +174,9 @@ static int check_together(const reshard_request *r)
     if (r->options.part_bytes != 0 && strcmp(r->to, "hf") != 0) {
         return fail_usage("reshard", "--part-bytes needs --to hf");
     }
+    note_input(r->source);
+    note_input(strpbrk(r->to, "./") == NULL ? NULL : r->to); /* a file, and no short form */
+    note_input(r->options.config_path);
     return check_output("reshard", "--html", r->html);
 }
 

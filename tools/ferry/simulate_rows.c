@@ -23,7 +23,11 @@ typedef struct shape_list {
     size_t n, capacity;
 } shape_list;
 
-/* What a rank is known by: those with as much of everything have as many rows. */
+/*
+ * What a rank is known by. Of so many ranks that not all are looked at, those with as much of
+ * everything are taken to have as many rows, and those beyond the list as many for their bytes as
+ * those in it.
+ */
 typedef struct counted {
     ferry_rank_bytes bytes;
     simulate_row_counts rows;
@@ -207,13 +211,14 @@ ferry_status simulate_count_rows(simulate_rows *rows, uint32_t rank, simulate_ro
 {
     ferry_rank_bytes own = FERRY_RANK_BYTES_INIT;
     FY_TRY(ferry_plan_get_rank_bytes(rows->plan, rank, &own, rows->error));
-    for (size_t i = 0; i < rows->n_known; i++) {
+    bool is_one_by_one = ferry_plan_rank_count(rows->plan) <= MOST_COUNTED;
+    for (size_t i = 0; i < rows->n_known && !is_one_by_one; i++) {
         if (is_alike(&rows->known[i].bytes, &own)) {
             *out = rows->known[i].rows;
             return FERRY_OK;
         }
     }
-    if (rows->n_known == MOST_COUNTED) { /* the rest does least, and is like those together */
+    if (rows->n_known == MOST_COUNTED) {
         double per_byte = rows->all_bytes > 0 ? rows->all_rows / rows->all_bytes : 0;
         out->in = ((double)own.in + (double)own.local) * per_byte;
         out->out = (double)own.out * per_byte;

@@ -294,5 +294,13 @@ def number(name: str, value: Optional[int], least: int = 0, bits: int = 32) -> i
 
 
 def said_of(error: BaseException) -> str:
-    """What other ranks are told of an exception."""
-    return str(error) if isinstance(error, Error) else f"{type(error).__name__}: {error}".rstrip(": ")
+    """What other ranks are told of an exception: in characters that any text can have."""
+    said = str(error) if isinstance(error, Error) else f"{type(error).__name__}: {error}".rstrip(": ")
+    return said.replace("\0", "\\0").encode("utf-8", "backslashreplace").decode()
+
+
+def text(name: str, value: Optional[str]) -> Optional[str]:
+    """A text that the library can take, or none."""
+    if value is not None and (not isinstance(value, str) or "\0" in value):
+        raise InvalidInput(f"{name} is {value!r}: give a text without zero bytes")
+    return value

@@ -11,7 +11,7 @@ from enum import IntEnum
 from typing import TYPE_CHECKING, Any, Dict, List, NamedTuple, Optional, Type, TypeVar, Union
 
 from . import _ferry, _publish
-from ._errors import InvalidInput, Unsupported, number, said_of
+from ._errors import InvalidInput, Unsupported, number, said_of, text
 from ._repr import fields, never_raises
 from ._world import leave_failed, world as default_world
 
@@ -250,8 +250,6 @@ class MixedCommHandler(_ferry.MixedComm):
         self._pid = os.getpid()
         if world is None and group is not None:
             self._own_world = _world_of_group(group)
-        elif group is not None:
-            raise InvalidInput("world and group are both given: give one of them")
         try:
             self._world = world or self._own_world or default_world()
             counts = {  # and the least that each can be
@@ -265,17 +263,27 @@ class MixedCommHandler(_ferry.MixedComm):
             }
             options: Dict[str, Any] = {
                 **dict.fromkeys(counts, 0), "autotune_bytes": 0, "cuda_device": -1,
-                "tune_file": None, "transport": None,
+                "tune_file": None, "transport": None, "engines": None,
+                "ib_enable_ibgda": True, "should_init_nvshmem": True, "use_autotune": False,
+                "deterministic": False, "only_construct": False,
             }
 
             def take() -> None:
+                if world is not None and group is not None:
+                    raise InvalidInput("world and group are both given: give one of them")
                 _ferry.dtype_name(dtype)
                 options.update(
                     {name: number(name, value, least) for name, (value, least) in counts.items()},
                     autotune_bytes=number("autotune_bytes", autotune_bytes, least=1, bits=64),
                     cuda_device=_cuda_device_of(device),
-                    tune_file=None if tune_file is None else os.fspath(tune_file),
+                    tune_file=text("tune_file", None if tune_file is None else os.fspath(tune_file)),
+                    engines=text("engines", engines),
                     transport=None if transport is None else transport._own(),
+                    ib_enable_ibgda=bool(ib_enable_ibgda),
+                    should_init_nvshmem=bool(should_init_nvshmem),
+                    use_autotune=bool(use_autotune),
+                    deterministic=bool(deterministic),
+                    only_construct=bool(only_construct),
                 )
 
             try:
@@ -287,18 +295,12 @@ class MixedCommHandler(_ferry.MixedComm):
                 dtype if refused is None else "f32",
                 **options,
                 refusal=None if refused is None else said_of(refused),
-                ib_enable_ibgda=ib_enable_ibgda,
-                should_init_nvshmem=should_init_nvshmem,
-                use_autotune=use_autotune,
-                deterministic=deterministic,
-                only_construct=only_construct,
-                engines=engines,
             )
-        except BaseException:
+        except BaseException as error:
             if self._own_world is not None:
                 self._own_world.close()
-            if refused is not None:
-                raise refused from None
+            if refused is not None and isinstance(error, InvalidInput):
+                raise refused from None  # and no interrupt or loss, which came on top
             raise
         self._info = self.describe()  # which another thread's call may be on later
         _open_handlers.add(self)

@@ -413,13 +413,17 @@ class Refit:
                 raise InvalidInput(f"{', '.join(options)}: options are the given service's own")
             if progress is not None and not callable(progress):
                 raise InvalidInput("a progress callback is a function of one ferry.Progress")
-            self._service = given or RemoteCopyService(self._world, **options)
-            if self._owns_service:
+            if given is not None and not isinstance(given, RemoteCopyService):
+                raise InvalidInput(f"service is {given!r}: give a ferry.RemoteCopyService")
+            if given is None:
+                self._service = RemoteCopyService(self._world, **options)
                 self._service._prepare()
-            return b""
+            return b"given" if given is not None else b"own"
 
         try:
-            agree(self._world, take)
+            if len(set(agree(self._world, take))) > 1:
+                raise InvalidInput("service is given on some ranks and not on others")
+            self._service = given if given is not None else self._service
             assert self._service is not None
             if self._owns_service:
                 self._service.init(log_level="WARN")
@@ -707,7 +711,7 @@ class Refit:
         service = self._service
         if service is not None and self._owns_service:
             service.__exit__(kind, error, trace)  # or it refuses, and everything stays
-        elif service is not None:
+        elif service is not None and service._handle is not None:
             service.clear_requests()
             if self._before is not None:
                 service._report = self._before[0]

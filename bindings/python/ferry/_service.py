@@ -14,7 +14,7 @@ from typing import (
 )  # fmt: skip
 
 from . import _ferry, _publish, _world
-from ._errors import Error, InvalidInput, Misuse, number
+from ._errors import Error, InvalidInput, Misuse, number, text
 from ._repr import fields, never_raises, of_type
 
 if TYPE_CHECKING:
@@ -564,8 +564,7 @@ class RemoteCopyService:
         try:  # what is wrong here all ranks must hear
             made = _spec_of(spec)
             min_size = number("min_size", min_size)
-            if not isinstance(replica, str) or not isinstance(subset, (str, type(None))):
-                raise InvalidInput(f"replica and subset are texts, not {replica!r} and {subset!r}")
+            replica, subset = text("replica", replica) or "", text("subset", subset)
         except BaseException as error:
             refused, replica, subset = error, "", None
             min_size = min_size if isinstance(min_size, int) and 0 <= min_size < 1 << 32 else 0

@@ -644,7 +644,7 @@ static PyMethodDef methods[] = {
             "inter_rank, inter_size, local_tp_size, local_dp_size, inter_tp_size, "
             "inter_dp_size, grid_size, max_block_size, min_block_size, min_num_steps, "
             "autotune_bytes, cuda_device, ib_enable_ibgda, should_init_nvshmem, use_autotune, "
-            "deterministic, only_construct, engines, tune_file, transport)",
+            "deterministic, only_construct, engines, tune_file, transport, refusal=None)",
             "Makes the handle.")},
     {"_shut_down", shut_down, METH_NOARGS,
      FP_DOC("_shut_down($self, /)", "Ends the handle; again does nothing.")},

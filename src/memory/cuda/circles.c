@@ -237,8 +237,10 @@ static bool is_finalized(const fy_circle *circle)
         return false;
     }
     for (uint32_t i = 0; i < MOST_NAPS_OF_END; i++) {
-        if (fy_nccl.ncclCommGetAsyncError(circle->comm, &result) != FY_NCCL_SUCCESS ||
-            result != FY_NCCL_IN_PROGRESS) {
+        if (fy_nccl.ncclCommGetAsyncError(circle->comm, &result) != FY_NCCL_SUCCESS) {
+            return false;
+        }
+        if (result != FY_NCCL_IN_PROGRESS) {
             return result == FY_NCCL_SUCCESS;
         }
         fy_cuda_nap(i);
