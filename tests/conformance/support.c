@@ -312,7 +312,8 @@ void check_possessions(const rank_context *me, const possessions *before)
     /* Queues that copies of far memory took at the call are kept by the process, with threads. */
     bool is_far = getenv("FERRY_TEST_FAR") != NULL;
     /* What a thread is about to give back, or a file that one looks into, shows for a moment. */
-    while (((now.threads != before->threads && !is_far) || now.fds > before->fds) &&
+    while (((now.threads != before->threads && !is_far) || now.fds > before->fds ||
+            now.shared_maps > before->shared_maps) &&
            now_ns() < end_ns) {
         sleep_ms(1);
         now = possessions_of(me);
