@@ -44,7 +44,12 @@ with open(os.environ["FERRY_TEST_RESULT"], "w") as file:
 # A process that ends with groups of torch whose threads still run is aborted now and then.
 distributed = sys.modules.get("torch.distributed")
 if distributed and distributed.is_available() and distributed.is_initialized():
+    import atexit
     distributed.destroy_process_group()
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)  # threads of torch's own may be there even then
 """
 
 
