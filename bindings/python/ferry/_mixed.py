@@ -11,7 +11,7 @@ from enum import IntEnum
 from typing import TYPE_CHECKING, Any, Dict, List, NamedTuple, Optional, Type, TypeVar, Union
 
 from . import _ferry, _publish
-from ._errors import InvalidInput, Unsupported, number, said_of, text
+from ._errors import InvalidInput, Unsupported, mark_on_all, number, said_of, text
 from ._repr import fields, never_raises
 from ._world import leave_failed, world as default_world
 
@@ -300,6 +300,7 @@ class MixedCommHandler(_ferry.MixedComm):
             if self._own_world is not None:
                 self._own_world.close()
             if refused is not None and isinstance(error, InvalidInput):
+                mark_on_all(refused)
                 raise refused from None  # and no interrupt or loss, which came on top
             raise
         self._info = self.describe()  # which another thread's call may be on later

@@ -422,7 +422,9 @@ class Refit:
 
         try:
             if len(set(agree(self._world, take))) > 1:
-                raise InvalidInput("service is given on some ranks and not on others")
+                differs = InvalidInput("service is given on some ranks and not on others")
+                _errors.mark_on_all(differs)
+                raise differs
             self._service = given if given is not None else self._service
             assert self._service is not None
             if self._owns_service:

@@ -63,6 +63,18 @@ def opened(rank, size, folder, kind):
     return heard
 
 
+def given_by_one(rank, size, folder):
+    world = _ferry.world_from_file(os.path.join(folder, "start"), rank, size, deadline=100.0)
+    try:
+        refit(world, **({"service": ferry.RemoteCopyService(world)} if rank == 1 else {}))
+        said = "nothing"
+    except ferry.InvalidInput as error:
+        said = str(error)
+    refit(world).close()
+    world.close()
+    return said
+
+
 def recovering(rank, size, folder, dies):
     """Recoveries to which rank 1 brings a mistake, and then one to which it brings none."""
     world = _ferry.world_from_file(os.path.join(folder, "start"), rank, size, deadline=100.0)
@@ -121,6 +133,12 @@ class OneMistakes(unittest.TestCase):
             with self.subTest(kind), tempfile.TemporaryDirectory() as folder:
                 self.check(run_ranks(opened, 2, folder, kind),
                            *(ABOUT.get(next(iter(one)), next(iter(one))) for one in OPENED[kind][1]))
+
+    def test_service_of_some_ranks(self):
+        """All raise the same, and the world is there for the next refit."""
+        with tempfile.TemporaryDirectory() as folder:
+            said = run_ranks(given_by_one, 2, folder)
+        self.assertEqual(["service is given on some ranks and not on others"] * 2, said)
 
     def test_recovering(self):
         with tempfile.TemporaryDirectory() as folder:
