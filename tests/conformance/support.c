@@ -311,17 +311,20 @@ void check_possessions(const rank_context *me, const possessions *before)
     int64_t end_ns = now_ns() + INT64_C(60000000000);
     /* Queues that copies of far memory took at the call are kept by the process, with threads. */
     bool is_far = getenv("FERRY_TEST_FAR") != NULL;
-    /* What a thread is about to give back, or a file that one looks into, shows for a moment. */
-    while (((now.threads != before->threads && !is_far) || now.fds > before->fds ||
+    /*
+     * What a thread is about to give back, or a file that one looks into, shows for a moment; it
+     * may have shown in the count before, too, so that fewer now are no fault: only a leak is.
+     */
+    while (((now.threads > before->threads && !is_far) || now.fds > before->fds ||
             now.shared_maps > before->shared_maps) &&
            now_ns() < end_ns) {
         sleep_ms(1);
         now = possessions_of(me);
     }
     expect(me, now.fds <= before->fds, "%zu descriptors before, %zu after", before->fds, now.fds);
-    expect(me, now.threads == before->threads || is_far, "%zu threads before, %zu after",
+    expect(me, now.threads <= before->threads || is_far, "%zu threads before, %zu after",
            before->threads, now.threads);
-    if (now.shared_maps != before->shared_maps) {
+    if (now.shared_maps > before->shared_maps) {
         char last[512] = "none";
         (void)count_shared_maps(me, last);
         fail(me, "%zu shared mappings before, %zu after, the last is %s", before->shared_maps,

@@ -479,6 +479,8 @@ class Proxy:
         self.to = to
         self.recorded = []
         self.listener = socket.socket()
+        # A child of another thread may still hold the socket that looked whether the port is free.
+        self.listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         self.listener.bind(("127.0.0.1", free_port()))
         self.listener.listen(64)
         self.listener.settimeout(0.05)
