@@ -7,9 +7,10 @@
             [--fresh] [--quick] [--no-mpi | --no-ferry] [--no-autotune] [--busy] [--patience SECONDS]
             [--json bench/results/mixed.json]
 
-bench_mixed runs AUTOTUNE, with a table that it measured before, and every fixed mode; mpi_mixed,
-built here with mpicc, every combination of MPI's collectives that makes the same result, with each
-of the settings of Open MPI that stand in SETTINGS. Both measure alike: mixed_bench.h says how.
+bench_mixed runs AUTOTUNE, with a table that it measured before in the same round, and every fixed
+mode; mpi_mixed, built here with mpicc, every combination of MPI's collectives that makes the same
+result, with each of the settings of Open MPI that stand in SETTINGS. Both measure alike:
+mixed_bench.h says how.
 
 A round runs both programs once for a case (ranks, operation, type), beginning with another one each
 time; all sizes and ways take turns inside. The first round tries every setting; those that are not
@@ -93,6 +94,7 @@ class Programs:
         self.arguments, self.folder = arguments, pathlib.Path(folder)
         self.mpi = self.build_mpi() if arguments.mpi else None
         self.tables = {}
+        self.turn = 0
 
     def build_mpi(self):
         if shutil.which("mpicc") is None or shutil.which("mpirun") is None:
@@ -124,10 +126,12 @@ class Programs:
                 self.arguments.build / "bench" / "bench_mixed", *words]
 
     def table(self, case, dtype):
-        """Of the topology and type; made once."""
-        _, tp, dp = key = (dtype, *case[1:])
+        """Of the topology and type, made anew in each round: as programs do that begin, and as the
+        state of a shared machine changes."""
+        _, tp, dp = case
+        key = (dtype, tp, dp, self.turn)
         if key not in self.tables:
-            file = self.folder / f"{dtype}-{tp}-{dp}.tune"
+            file = self.folder / f"{dtype}-{tp}-{dp}-{self.turn}.tune"
             run([*self.launch(tp * dp, "--save", file),
                  *self.options(case, dtype, self.folder / "none")], **self.environment())
             self.tables[key] = file
@@ -171,6 +175,7 @@ def measure(programs, arguments, case, dtype):
     ours, free, theirs = [], [], {}
     settings = list(SETTINGS) if programs.mpi is not None else []
     for turn in range(arguments.rounds):
+        programs.turn = turn
         jobs = (["ferry", "ferry unbound"] if arguments.ferry else []) + settings
         for job in jobs[turn % len(jobs):] + jobs[:turn % len(jobs)]:
             begin = time.monotonic()
