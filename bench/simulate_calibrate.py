@@ -8,7 +8,11 @@
 shm: ranks of this machine, sources apart from destinations. Three numbers of the machine are fitted to
 three runs of 4 -> 4: what all CPUs copy together, which one rank may use alone as well, of shards that
 stay as they are; what each row adds, of rows that become columns; and the latency, of a small run. The
-other layouts are predicted, and run in turns with these.
+other layouts are predicted, and each is run between two such fits: the prediction is the mean of both.
+
+A machine that others use as well may become slower or faster by two from one moment to the next. So what
+is measured on one machine counts only where the runs before and after it take the same time, within
+ALIKE; else it is measured again, at most TRIES times, and how often that was so stands in the result.
 
 hosts: namespaces with links shaped to --rate (tests/multirank/hosts.py, which needs root). The rate is
 the goodput of a plain TCP stream of the same round, and nothing is fitted.
@@ -36,6 +40,7 @@ WIDTH = 4096  # columns, of bf16
 SHM = {"4 -> 2": (4, 2, 1), "2 -> 4": (2, 4, 1), "4 -> 2 x 2": (4, 2, 2), "2 -> 4 x 2": (2, 4, 2),
        "1 -> 4": (1, 4, 1), "4 -> 1": (4, 1, 1), "8 -> 4": (8, 4, 1)}
 FITTED = (4, 4, 1)
+ALIKE, TRIES = 0.05, 12
 HOSTS = ((4, 4), (4, 2), (2, 4))
 
 
@@ -95,29 +100,52 @@ def row(name, predicted, measured):
 
 
 def fit(ferry, n_bytes):
-    """A cluster of one node: this machine."""
+    """A cluster of one node, which is this machine, and how long the large runs took."""
     whole, rows, small = (ferry.run(spec_of(FITTED, n, dim))
                           for n, dim in ((n_bytes, 0), (n_bytes, 1), (n_bytes // 256, 1)))
     n_rows = n_bytes // (2 * WIDTH // FITTED[1])  # of bf16
     latency = max(0.0, (small - rows / 256) / max(FITTED))  # for each batch of a rank: one to each
     rate = n_bytes / whole
     return cluster_of(64, rate, rate, latency, copy_all_gbytes_per_s=rate / 1e9,
-                      copy_row_ns=max(0.0, (rows - whole) / n_rows * 1e9))
+                      copy_row_ns=max(0.0, (rows - whole) / n_rows * 1e9)), (whole, rows)
+
+
+class Between:
+    """Measures between two looks at the machine that agree."""
+
+    def __init__(self, look):
+        """look() gives what a caller wants to know of the machine, and seconds that are to agree."""
+        self.look, self.last, self.discarded = look, None, 0
+
+    def measure(self, work):
+        """What work gives, and what was known before and after it. A look serves two measurements."""
+        for _ in range(TRIES):
+            before = self.last or self.look()
+            found = work()
+            after = self.last = self.look()
+            if all(abs(a / b - 1) <= ALIKE for a, b in zip(before[1], after[1])):
+                return found, before[0], after[0]
+            self.discarded += 1
+        raise SystemExit(f"the machine has changed its speed {TRIES} times in a row")
 
 
 def shm(arguments, ferry):
     n_bytes = arguments.mib * MIB
     predicted, measured, fits = {}, {}, []
     names = list(SHM)
+    between = Between(lambda: fit(ferry, n_bytes))
     for turn in range(arguments.rounds):
-        cluster = fit(ferry, n_bytes)
-        fits.append({key: cluster[key] for key in cluster if "_" in key})
         for name in names[turn % len(names):] + names[:turn % len(names)]:
             spec = spec_of(SHM[name], n_bytes)
-            predicted.setdefault(name, []).append(ferry.predict(spec, cluster))
-            measured.setdefault(name, []).append(ferry.run(spec))
-    return {"fits": fits, "cases": [row(f"shm {name}", predicted[name], measured[name])
-                                    for name in names]}
+            seconds, *clusters = between.measure(lambda: ferry.run(spec))
+            fits += [{key: cluster[key] for key in cluster if "_" in key} for cluster in clusters]
+            predicted.setdefault(name, []).append(
+                statistics.mean(ferry.predict(spec, cluster) for cluster in clusters))
+            measured.setdefault(name, []).append(seconds)
+    print(f"shm: {between.discarded} runs were measured again, for the machine had changed its speed",
+          flush=True)
+    return {"fits": fits, "discarded": between.discarded,
+            "cases": [row(f"shm {name}", predicted[name], measured[name]) for name in names]}
 
 
 def hosts(arguments, ferry):
@@ -173,11 +201,17 @@ def mixed_rows(found):
 def mixed(arguments, ferry):
     found = {name: [] for name in MIXED}
     names = list(MIXED)
+    whole = spec_of(FITTED, arguments.mib * MIB, 0)
+    between = Between(lambda: (None, [ferry.run(whole)]))
     for turn in range(arguments.rounds):
         for name in names[turn % len(names):] + names[:turn % len(names)]:
-            found[name].append(off_of(ask(ferry.command, "bench", "mixed", "--json", "--predict",
-                                          *MIXED[name], "-b", "8K", "-e", "16M", "--seconds", "0.02")))
-    return {"cases": mixed_rows(found)}
+            said, *_ = between.measure(lambda: ask(
+                ferry.command, "bench", "mixed", "--json", "--predict", *MIXED[name],
+                "-b", "8K", "-e", "16M", "--seconds", "0.02"))
+            found[name].append(off_of(said))
+    print(f"mixed: {between.discarded} programs were run again, for the machine had changed its speed",
+          flush=True)
+    return {"discarded": between.discarded, "cases": mixed_rows(found)}
 
 
 def mixed_on(network, n_hosts, n_local, words):

@@ -481,6 +481,10 @@ def simulate(record):
     text = table(["refit, ranks", "predicted", "measured", "predicted / measured"], rows)
     text += f"\nTarget: within {percent(NEAR)}, " + (
         f"**missed in {far} of {len(cases)} rows**" if far > 0 else "met in all rows") + ".\n"
+    again = sum(record.get(part, {}).get("discarded", 0) for part in ("shm", "mixed"))
+    if again > 0:
+        text += (f"\nOn one machine {again} measurements were taken again, for runs right before and "
+                 "right after them said that the machine had changed its speed meanwhile.\n")
     rows = [[case["case"].replace("mixed ", ""), str(case["lines"]), str(case["within_10"]),
              str(case["within_20"]), percent(case["median_off"])]
             for part in ("mixed", "mixed-hosts") for case in record.get(part, {}).get("cases", [])]
@@ -511,7 +515,7 @@ SECTIONS = [
      "at the door already. Times are the slowest member's, and medians of the rounds."),
     ("simulate", "Predictions beside measurements", simulate,
      "`ferry simulate` predicts refits: on one machine by numbers that are fitted to runs of "
-     "other layouts, between hosts by the rate of a plain TCP stream. `ferry bench mixed --predict` "
+     "another layout right before and right after each, between hosts by the rate of a plain TCP stream. `ferry bench mixed --predict` "
      "predicts calls of sizes that its costs were not fitted to: an operation in a mode at a size."),
     ("mixed", "Fused collectives, 4 ranks", mixed,
      "For each size, Open MPI's best is the fastest of all ways to write the operation with its "
@@ -525,9 +529,9 @@ SECTIONS = [
      "before. Here each rank writes its input before each call, as those who compute it do, on both "
      "sides; what the writing takes by itself is not in the times."),
     ("mixed-eight", "8 ranks on 2 cores", mixed,
-     "At 512 KiB two runs of the same code differ more than within one: two hours before this one "
-     "Open MPI's best over ferry was 2.38 for all-reduce, 1.09 for all-gather, 2.27 for "
-     "reduce-scatter, 0.79 for all-reduce + all-gather and 0.92 for reduce-scatter + all-reduce."),
+     "Two runs of the same code differ more than within one, for others use the machine as well: a "
+     "run of the same day found 0.62 for all-gather of 512 KiB (spread 138 %), and 2.60 for "
+     "all-reduce + all-gather of 4 MiB. One table of AUTOTUNE served all rounds of this run."),
     ("mixed_hosts", "All-reduce between hosts", mixed_hosts,
      "Hosts are network namespaces with links of 1 Gbit/s. 1.00 is the best possible. The rows are "
      "ferry's [modes](collectives.md#which-ranks-sum-with-which), each in the better of its two "
