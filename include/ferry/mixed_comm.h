@@ -292,8 +292,9 @@ typedef struct ferry_mixed_counts {
     uint64_t n_steps;              /* blocks, of all lanes */
     uint64_t n_waits;              /* of the lane that waited most, in its steps */
     uint64_t inside_bytes_written; /* for ranks of this node: once for each copy that is written */
-    uint64_t inside_bytes_read;    /* of what ranks of this node have written */
-    uint64_t between_bytes;        /* put to other nodes */
+    uint64_t inside_bytes_read; /* of what ranks of this node have written; sums that devices make
+                                   of it on the way count as what comes */
+    uint64_t between_bytes;     /* put to other nodes */
     uint64_t n_device_elements; /* of pieces that were copied or summed in memory of another kind */
 } ferry_mixed_counts;
 

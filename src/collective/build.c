@@ -49,15 +49,18 @@ void fy_mix_use_edge(fy_mix_builder *b, fy_mix_edge edge, const fy_mix_edge_need
         n_senders = 0;
     }
     b->schedule->used[b->schedule->n_used++] = (uint8_t)edge;
-    b->schedule->edges[edge] = (fy_mix_edge_use){.uses = 1,
-                                                 .n_messages = need->n_messages,
-                                                 .n_senders = n_senders,
-                                                 .n_cells = need->n_cells,
-                                                 .origin = (uint8_t)need->origin,
-                                                 .n = need->n,
-                                                 .n_sub = need->n_sub,
-                                                 .partial = need->partial,
-                                                 .multicast = shared};
+    b->schedule->edges[edge] = (fy_mix_edge_use){
+        .uses = 1,
+        .n_messages = need->n_messages,
+        .n_senders = n_senders,
+        .n_cells = need->n_cells,
+        .origin = (uint8_t)need->origin,
+        .n = need->n,
+        .n_sub = need->n_sub,
+        .partial = need->partial,
+        .multicast = shared,
+        .added =
+            shared && b->adds && (edge == FY_MIX_EDGE_SPREAD_TP || edge == FY_MIX_EDGE_SPREAD_ALL)};
 }
 
 /* Room for one item more in a list; NULL, and never again anything, where there is none. */
@@ -228,6 +231,15 @@ fy_mix_place fy_mix_inbox(fy_mix_edge edge, uint32_t rank, uint32_t cell, fy_mix
                           .origin = (uint8_t)origin,
                           .rank = rank,
                           .cell = cell};
+}
+
+fy_mix_place fy_mix_added(fy_mix_edge edge, uint32_t cell)
+{
+    return (fy_mix_place){.kind = FY_MIX_PLACE_ADDED,
+                          .edge = (uint8_t)edge,
+                          .origin = FY_MIX_ORIGIN_BLOCK,
+                          .cell = cell,
+                          .counts = true};
 }
 
 fy_mix_place fy_mix_from_peer(const fy_mix_builder *b, fy_mix_edge edge, uint32_t rank,

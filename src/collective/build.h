@@ -13,6 +13,7 @@ typedef struct fy_mix_builder {
     const fy_mix_schedule_options *options;
     fy_mix_schedule *schedule;
     fy_mix_form inside; /* of links inside the node */
+    bool adds;          /* what each rank of the node sums is added up as it is read */
     fy_step_kind kind;  /* of the links that were begun last, and which use theirs is */
     uint32_t use, first_link;
     bool failed;
@@ -64,6 +65,7 @@ fy_mix_place fy_mix_in(uint32_t chunk);
 fy_mix_place fy_mix_out(uint32_t chunk);
 fy_mix_place fy_mix_outbox(fy_mix_edge edge, uint32_t message, uint32_t cell, fy_mix_origin origin);
 fy_mix_place fy_mix_inbox(fy_mix_edge edge, uint32_t rank, uint32_t cell, fy_mix_origin origin);
+fy_mix_place fy_mix_added(fy_mix_edge edge, uint32_t cell);
 
 /* What another rank of the edge has written for this one; of node edges from the inbox. */
 fy_mix_place fy_mix_from_peer(const fy_mix_builder *b, fy_mix_edge edge, uint32_t rank,

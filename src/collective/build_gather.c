@@ -109,7 +109,8 @@ static void waits_across(fy_mix_builder *b)
     }
 }
 
-/* Every rank of the local tensor-parallel group gets its part of this rank's input. */
+/* Every rank of the local tensor-parallel group gets its part of this rank's input; also this one,
+ * where what all have is added up. */
 static void spread_parts(fy_mix_builder *b)
 {
     const fy_topology *t = b->topology;
@@ -122,11 +123,11 @@ static void spread_parts(fy_mix_builder *b)
     fy_mix_use_edge(b, FY_MIX_EDGE_SPREAD_TP, &need);
     fy_mix_begin_stage(b);
     for (uint32_t i = 0; i < t->local_tp; i++) {
-        if (i == t->local_tp_rank) {
+        if (i == t->local_tp_rank && !b->adds) {
             continue;
         }
         fy_mix_place target = fy_mix_outbox(FY_MIX_EDGE_SPREAD_TP, shared ? 0 : i, 0, origin);
-        target.counts = b->inside != FY_MIX_FORM_PUT;
+        target.counts = b->inside != FY_MIX_FORM_PUT && i != t->local_tp_rank;
         if (b->inside == FY_MIX_FORM_STORE) {
             target.kind = FY_MIX_PLACE_PEER_INBOX;
             target.rank = fy_mix_edge_group_rank(t, FY_MIX_EDGE_SPREAD_TP, i);
@@ -140,6 +141,10 @@ static void spread_parts(fy_mix_builder *b)
 static void add_part_sources(fy_mix_builder *b)
 {
     const fy_topology *t = b->topology;
+    if (b->adds) {
+        fy_mix_add_source(b, fy_mix_added(FY_MIX_EDGE_SPREAD_TP, 0));
+        return;
+    }
     for (uint32_t i = 0; i < t->local_tp; i++) {
         if (i == t->local_tp_rank) {
             fy_mix_add_source(b, fy_mix_in(0));

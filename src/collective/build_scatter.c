@@ -39,7 +39,7 @@ static void spread_to(fy_mix_builder *b, uint32_t local_rank)
         fy_mix_place to = fy_mix_outbox(FY_MIX_EDGE_SPREAD_ALL, is_shared(b) ? 0 : local_rank,
                                         is_shared(b) ? chunk : inter_dp,
                                         is_shared(b) ? FY_MIX_ORIGIN_BLOCK : FY_MIX_ORIGIN_PART);
-        to.counts = b->inside != FY_MIX_FORM_PUT;
+        to.counts = b->inside != FY_MIX_FORM_PUT && !(b->adds && local_rank == t->local_rank);
         if (b->inside == FY_MIX_FORM_STORE) {
             to.kind = FY_MIX_PLACE_PEER_INBOX;
             to.rank = fy_mix_edge_group_rank(t, FY_MIX_EDGE_SPREAD_ALL, local_rank);
@@ -50,11 +50,14 @@ static void spread_to(fy_mix_builder *b, uint32_t local_rank)
 
 /*
  * Multicast writes what several ranks reduce once: without parts that is what the ranks of a local
- * tensor-parallel group have in common.
+ * tensor-parallel group have in common. What all have is written, too, where it is added up.
  */
 static bool is_written(const fy_mix_builder *b, uint32_t local_rank)
 {
     const fy_topology *t = b->topology;
+    if (b->adds) {
+        return true;
+    }
     if (!is_shared(b) || fy_mix_mode_has_parts(b->schedule->mode)) {
         return local_rank != t->local_rank;
     }
@@ -92,6 +95,10 @@ static void add_local_sources(fy_mix_builder *b, uint32_t inter_dp)
 {
     const fy_topology *t = b->topology;
     uint32_t chunk = chunk_of(t, t->local_dp_rank, inter_dp);
+    if (b->adds) {
+        fy_mix_add_source(b, fy_mix_added(FY_MIX_EDGE_SPREAD_ALL, chunk));
+        return;
+    }
     for (uint32_t local_rank = 0; local_rank < t->local_size; local_rank++) {
         if (local_rank == t->local_rank) {
             fy_mix_add_source(b, fy_mix_in(chunk));

@@ -69,7 +69,8 @@ static void fill_call(const fy_mix_kernel *kernel, const fy_mix_call *call,
                            .block_elements = call->geometry.block_elements,
                            .n_lanes = call->geometry.n_lanes,
                            .element_bytes = program->element_bytes,
-                           .is_wide = ends % 16 == 0 && (!has_chunks || piece_bytes % 16 == 0)};
+                           .is_wide = ends % 16 == 0 && (!has_chunks || piece_bytes % 16 == 0),
+                           .has_fleet = kernel->fleet.fleet != NULL};
     memcpy(out->cell_bytes, call->cell_bytes, sizeof call->cell_bytes);
 }
 

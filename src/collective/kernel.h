@@ -33,15 +33,50 @@ void fy_mix_kernel_line_up(fy_mix_kernel *kernel);
 
 extern const fy_mix_verbs fy_mix_kernel_verbs;
 
-/* kernel_tables.c: pure. A schedule as tables at an address; boxes of rank r begin at bases[r]. */
+/*
+ * kernel_tables.c: pure. A schedule as tables at an address; boxes of rank r begin at bases[r].
+ *
+ * Memory of a fleet is areas of the same size, with a part of fy_mix_fleet_lane_bytes for each
+ * lane: area r for what rank r of the node has all others read, stored to all at once, and one
+ * behind them for what is added up, which each rank writes in its own memory. Headers of all
+ * messages are in the boxes.
+ */
 typedef struct fy_mix_boxes {
     const uint64_t *bases;
     uint64_t regions[FY_MIX_N_REGIONS]; /* where each begins in a rank's boxes */
+    fy_fleet_addresses fleet;           /* zeroed: there is none */
+    uint64_t area_bytes;
 } fy_mix_boxes;
 
+uint64_t fy_mix_fleet_lane_bytes(const fy_mix_program *program);
 uint64_t fy_mix_tables_bytes(const fy_mix_schedule *schedule);
 void fy_mix_tables_write(const fy_mix_program *program, const fy_mix_schedule *schedule,
                          const fy_mix_boxes *boxes, uint64_t address, void *bytes,
                          fy_lanes_tables *tables_out);
+
+/* kernel_fleet.c */
+typedef struct fy_mix_fleet {
+    const fy_fleets *verbs; /* NULL: there is no fleet, nor will there be one */
+    fy_fleet *fleet;
+    uint64_t area_bytes;
+    fy_fleet_addresses at;
+} fy_mix_fleet;
+
+/* What a rank says before there are boxes: zeroed, it can be in no fleet. */
+typedef struct fy_mix_fleet_word {
+    uint64_t unit;
+    uint32_t can, spare;
+} fy_mix_fleet_word;
+
+/* Pure but for a log: of a handle that needs no fleet, or cannot have one, zeroed. */
+fy_mix_fleet_word fy_mix_fleet_ask(const ferry_mixed_comm *comm, const fy_mix_device *on);
+/*
+ * Collective, where all ranks can: zeroed memory, of areas of so many bytes. Without a fleet
+ * afterwards, on all ranks, what went wrong is logged; a status is of the world.
+ */
+ferry_status fy_mix_fleet_open(ferry_mixed_comm *comm, const fy_mix_device *on, uint64_t unit,
+                               uint64_t area_bytes, fy_mix_fleet *fleet, ferry_error *error);
+/* No kernel of any rank uses it; zeroed is allowed. */
+void fy_mix_fleet_close(fy_mix_fleet *fleet);
 
 #endif

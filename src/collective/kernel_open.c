@@ -25,6 +25,7 @@ typedef struct first_word {
     uint64_t identity; /* of the device */
     uint32_t most_lanes;
     uint32_t can; /* go on: what is wrong was logged */
+    fy_mix_fleet_word fleet;
 } first_word;
 
 typedef struct second_word {
@@ -38,6 +39,7 @@ typedef struct opening {
     fy_mix_kernel *kernel;
     uint64_t boxes_bytes, tables_bytes;
     uint64_t regions[FY_MIX_N_REGIONS];
+    uint64_t fleet_unit; /* 0: there is to be no fleet */
     ferry_status status;
     ferry_error why;
 } opening;
@@ -61,6 +63,7 @@ static ferry_status find_device(opening *o, first_word *word)
     }
     FY_TRY(kernel->on.exec->most_lanes(kernel->on.number, &word->most_lanes, &word->identity,
                                        &o->why));
+    word->fleet = fy_mix_fleet_ask(o->comm, &kernel->on);
     return fy_mix_device_take_queue(o->comm->world, &kernel->on, &o->why);
 }
 
@@ -96,14 +99,18 @@ static ferry_status check_sums(opening *o)
     return FERRY_OK;
 }
 
-static ferry_status make_program(opening *o, uint32_t n_lanes)
+/* Anew, where there is one already. */
+static ferry_status make_program(opening *o, uint32_t n_lanes, bool adds)
 {
     const ferry_mixed_comm *comm = o->comm;
     fy_mix_program *program = &o->kernel->program;
+    fy_mix_program_cleanup(program);
     program->topology = comm->program.topology;
     fy_mix_program_take_type(program, comm->options.dtype);
     program->n_lanes = n_lanes;
     program->mapped = true;
+    program->adds = adds && !comm->options.deterministic;
+    o->boxes_bytes = o->tables_bytes = 0;
     FY_TRY(fy_mix_program_make(program, &comm->options, &o->why));
     for (int i = 0; i < FY_MIX_N_REGIONS; i++) {
         o->regions[i] = o->boxes_bytes;
@@ -184,7 +191,10 @@ static ferry_status open_peers(opening *o, const second_word *words, uint64_t *b
 static ferry_status write_tables(opening *o, const uint64_t *bases, char *bytes)
 {
     fy_mix_kernel *kernel = o->kernel;
-    fy_mix_boxes boxes = {bases, {o->regions[0], o->regions[1]}};
+    fy_mix_boxes boxes = {.bases = bases,
+                          .regions = {o->regions[0], o->regions[1]},
+                          .fleet = kernel->fleet.at,
+                          .area_bytes = kernel->fleet.area_bytes};
     uint64_t used = 0;
     char *there = (char *)kernel->memory.base + kernel->memory.bytes - o->tables_bytes;
     for (uint32_t i = 0; i < FERRY_MIXED_N_OPS * FERRY_MIXED_N_MODES; i++) {
@@ -308,6 +318,7 @@ static void free_memory(fy_mix_kernel *kernel, bool may_free)
         fy_mix_device_free(&kernel->on, &kernel->on.scratch[i]);
     }
     if (may_free) {
+        fy_mix_fleet_close(&kernel->fleet);
         fy_mix_device_free(&kernel->on, &kernel->memory);
     } else {
         fy_log(FERRY_LOG_WARN,
@@ -350,6 +361,54 @@ static ferry_status all_can(opening *o, bool *all_out, ferry_error *error)
     return FERRY_OK;
 }
 
+/* The largest unit of the ranks' devices; 0: some rank can be in no fleet, or two share a device.
+ */
+static uint64_t fleet_unit(const opening *o, const first_word *words)
+{
+    uint32_t n_ranks = o->comm->world->n_ranks;
+    uint64_t unit = 0;
+    for (uint32_t i = 0; i < n_ranks; i++) {
+        if (words[i].fleet.can == 0) {
+            return 0;
+        }
+        for (uint32_t k = 0; k < i; k++) {
+            if (words[k].identity == words[i].identity) {
+                fy_log(FERRY_LOG_INFO,
+                       "a mixed collective goes without multicast objects: ranks %u and %u share a "
+                       "device",
+                       k, i);
+                return 0;
+            }
+        }
+        unit = fy_max(unit, words[i].fleet.unit);
+    }
+    return unit;
+}
+
+/*
+ * Where all ranks can be in a fleet: what it has memory for is known with the program, and that is
+ * made anew if there is none after all.
+ */
+static ferry_status settle_fleet(opening *o, ferry_error *error)
+{
+    fy_mix_kernel *kernel = o->kernel;
+    bool all = false;
+    if (o->fleet_unit == 0) {
+        return FERRY_OK;
+    }
+    FY_TRY(all_can(o, &all, error));
+    if (!all) {
+        return FERRY_OK;
+    }
+    uint32_t n_lanes = kernel->program.n_lanes;
+    uint64_t area = aligned(fy_mix_fleet_lane_bytes(&kernel->program) * n_lanes);
+    FY_TRY(fy_mix_fleet_open(o->comm, &kernel->on, o->fleet_unit, area, &kernel->fleet, error));
+    if (kernel->fleet.fleet == NULL && kernel->program.adds) {
+        o->status = make_program(o, n_lanes, false);
+    }
+    return FERRY_OK;
+}
+
 static ferry_status settle_lanes(opening *o, bool *all_out, ferry_error *error)
 {
     first_word own = {.can = 0};
@@ -373,7 +432,8 @@ static ferry_status settle_lanes(opening *o, bool *all_out, ferry_error *error)
         *all_out = false;
     }
     if (*all_out) {
-        o->status = make_program(o, n_lanes);
+        o->fleet_unit = fleet_unit(o, words);
+        o->status = make_program(o, n_lanes, o->fleet_unit != 0);
     }
     return FERRY_OK;
 }
@@ -408,6 +468,7 @@ static ferry_status open_once(opening *o, bool *all_out, bool *once_more, ferry_
     *once_more = false;
     FY_TRY(settle_lanes(o, all_out, error));
     if (*all_out) {
+        FY_TRY(settle_fleet(o, error));
         FY_TRY(settle_memory(o, all_out, error));
     }
     if (*all_out) {

@@ -13,6 +13,7 @@ struct fy_mix_kernel {
     ferry_buffer memory; /* boxes, the word that halts, states, tables */
     ferry_region *own, **theirs;
     ferry_region *farewells; /* a word of each rank: its kernels are over for good */
+    fy_mix_fleet fleet;      /* without a fleet: all is done by boxes */
     char *page;              /* pinned: the board, and behind it a report of each lane */
     fy_lanes_watch watch;
     fy_lanes_tables tables[FERRY_MIXED_N_OPS][FERRY_MIXED_N_MODES];

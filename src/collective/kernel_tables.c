@@ -92,7 +92,65 @@ static void write_stages(writer *w, fy_lanes_tables *tables)
     tables->is_pipelined = program->lanes[0].is_pipelined;
 }
 
-static fy_lanes_place place_of(const writer *w, const fy_mix_place *its)
+/* What is read by others where it lies are the single messages of the edges inside a node. */
+enum { FLEET_EDGES = FY_MIX_EDGE_NODE_TP };
+
+/* Where those of an edge begin in a lane's part of an area: all of their slots, side by side. */
+static uint64_t fleet_offset(const fy_mix_program *program, uint32_t edge)
+{
+    uint64_t bytes = 0;
+    for (uint32_t i = 0; i < edge; i++) {
+        bytes += program->layout.n_slots * program->layout.boxes[i].message_bytes;
+    }
+    return bytes;
+}
+
+uint64_t fy_mix_fleet_lane_bytes(const fy_mix_program *program)
+{
+    return fleet_offset(program, FLEET_EDGES);
+}
+
+/* A message that all other ranks of the node read whole, and only once each. */
+static bool is_for_all(const writer *w, fy_mix_edge edge)
+{
+    const fy_topology *t = &w->program->topology;
+    bool is_whole = edge == FY_MIX_EDGE_JOIN_ALL || edge == FY_MIX_EDGE_JOIN_TP ||
+                    (edge == FY_MIX_EDGE_SPREAD_ALL && !fy_mix_op_scatters(w->schedule->op));
+    return is_whole && w->schedule->edges[edge].multicast &&
+           fy_mix_edge_group_size(t, edge) == t->local_size;
+}
+
+static bool is_to_fleet(const writer *w, const fy_mix_place *target)
+{
+    return w->boxes->fleet.all != 0 && target->kind == FY_MIX_PLACE_OUTBOX &&
+           is_for_all(w, (fy_mix_edge)target->edge);
+}
+
+/* Where the area begins that a box lies in, at which of the fleet's addresses; 0: it is no area's.
+ */
+static uint64_t fleet_area(const writer *w, const fy_mix_place *its, bool is_target)
+{
+    const fy_mix_boxes *boxes = w->boxes;
+    const fy_topology *t = &w->program->topology;
+    bool is_own = its->kind == FY_MIX_PLACE_OUTBOX;
+    uint64_t owner = is_own ? t->local_rank : its->rank % t->local_size;
+    if (boxes->fleet.all == 0) {
+        return 0;
+    }
+    if (its->kind == FY_MIX_PLACE_ADDED) {
+        return boxes->fleet.all + t->local_size * boxes->area_bytes;
+    }
+    if (is_own && w->schedule->edges[its->edge].added) {
+        return boxes->fleet.own + t->local_size * boxes->area_bytes;
+    }
+    if ((is_own || its->kind == FY_MIX_PLACE_PEER_OUTBOX) &&
+        is_for_all(w, (fy_mix_edge)its->edge)) {
+        return (is_target ? boxes->fleet.all : boxes->fleet.own) + owner * boxes->area_bytes;
+    }
+    return 0;
+}
+
+static fy_lanes_place place_of(const writer *w, const fy_mix_place *its, bool is_target)
 {
     static const uint32_t origins[] = {[FY_MIX_ORIGIN_BLOCK] = FY_LANES_FROM_BLOCK,
                                        [FY_MIX_ORIGIN_PART] = FY_LANES_FROM_PART,
@@ -105,9 +163,17 @@ static fy_lanes_place place_of(const writer *w, const fy_mix_place *its)
     bool inbox = its->kind == FY_MIX_PLACE_INBOX || its->kind == FY_MIX_PLACE_PEER_INBOX;
     bool own = its->kind == FY_MIX_PLACE_OUTBOX || its->kind == FY_MIX_PLACE_INBOX;
     uint32_t rank = own ? w->program->topology.world_rank : its->rank;
-    place.base = message_at(w, rank, its->edge, inbox, its->message) + sizeof(fy_mix_header);
-    place.lane_bytes = lane_bytes(w, its->edge);
-    place.slot_bytes = slot_bytes(w, its->edge, inbox);
+    uint64_t area = fleet_area(w, its, is_target);
+    if (area != 0) {
+        place.base = area + fleet_offset(w->program, its->edge);
+        place.lane_bytes = fy_mix_fleet_lane_bytes(w->program);
+        place.slot_bytes = w->program->layout.boxes[its->edge].message_bytes;
+    } else {
+        place.base = message_at(w, rank, its->edge, inbox, its->message);
+        place.lane_bytes = lane_bytes(w, its->edge);
+        place.slot_bytes = slot_bytes(w, its->edge, inbox);
+    }
+    place.base += sizeof(fy_mix_header);
     place.where = FY_LANES_BOX;
     place.edge = its->edge;
     place.origin = origins[its->origin];
@@ -128,22 +194,25 @@ static void write_sums(writer *w, fy_lanes_tables *tables)
     fy_lanes_place *places = take(w, count_places(schedule) * sizeof *places, &tables->places);
     uint32_t n = schedule->n_places;
     for (uint32_t i = 0; i < schedule->n_places; i++) {
-        places[i] = place_of(w, &schedule->places[i]);
+        places[i] = place_of(w, &schedule->places[i], false);
     }
     for (uint32_t i = 0; i < schedule->n_sums; i++) {
         const fy_mix_sum *its = &schedule->sums[i];
-        sums[i] = (fy_lanes_sum){.n = its->cut.n,
-                                 .index = its->cut.index,
-                                 .n_sub = its->cut.n_sub,
-                                 .sub = its->cut.sub,
-                                 .first_source = its->first,
-                                 .n_sources = its->n,
-                                 .first_target = n,
-                                 .n_targets = its->n_targets,
-                                 .source_type = type_of(w, its->partial_sources),
-                                 .target_type = type_of(w, its->partial_targets)};
+        sums[i] =
+            (fy_lanes_sum){.n = its->cut.n,
+                           .index = its->cut.index,
+                           .n_sub = its->cut.n_sub,
+                           .sub = its->cut.sub,
+                           .first_source = its->first,
+                           .n_sources = its->n,
+                           .first_target = n,
+                           .n_targets = its->n_targets,
+                           .source_type = type_of(w, its->partial_sources),
+                           .target_type = type_of(w, its->partial_targets),
+                           .from_fleet = schedule->places[its->first].kind == FY_MIX_PLACE_ADDED};
         for (uint32_t k = 0; k < its->n_targets; k++) {
-            places[n++] = place_of(w, &its->targets[k]);
+            sums[i].to_fleet |= (uint32_t)is_to_fleet(w, &its->targets[k]) << k;
+            places[n++] = place_of(w, &its->targets[k], true);
         }
     }
 }

@@ -21,7 +21,7 @@ void fy_mix_program_take_type(fy_mix_program *program, uint32_t dtype)
 static ferry_status build_schedule(fy_mix_program *program, uint32_t op, uint32_t mode,
                                    bool deterministic, ferry_error *error)
 {
-    fy_mix_schedule_options options = {deterministic, program->mapped};
+    fy_mix_schedule_options options = {deterministic, program->mapped, program->adds};
     fy_mix_schedule *built = fy_alloc_zeroed(1, sizeof *built);
     if (built == NULL) {
         return fy_fail_no_memory(error, "a schedule");

@@ -53,6 +53,7 @@ typedef struct fy_mix_program {
     uint32_t dtype, element_bytes;
     uint32_t n_lanes;
     bool mapped; /* ranks of a node, on every node, read and write each other's boxes in place */
+    bool adds;   /* see fy_mix_schedule_options; of handles that are not deterministic */
     fy_mix_schedule *schedules[FERRY_MIXED_N_OPS][FERRY_MIXED_N_MODES]; /* NULL: none */
     fy_mix_layout layout;
     fy_geometry_limits limits;

@@ -185,6 +185,20 @@ static void number_senders(const fy_topology *t, fy_mix_schedule *schedule)
     }
 }
 
+/*
+ * Whether what a rank sums is of all ranks of the node, and no other rank sums the same: the order
+ * of what is added up on the way is nobody's, so two ranks might come to different bits.
+ */
+static bool may_add(const fy_topology *t, uint32_t op, uint32_t mode)
+{
+    bool has_parts = fy_mix_mode_has_parts(mode);
+    if (t->inter_size > 1 || t->local_size == 1) {
+        return false;
+    }
+    return fy_mix_op_scatters(op) ? has_parts || t->local_tp == 1
+                                  : has_parts && t->local_tp == t->local_size;
+}
+
 ferry_status fy_mix_schedule_build(const fy_topology *topology, uint32_t op, uint32_t mode,
                                    const fy_mix_schedule_options *options,
                                    fy_mix_schedule *schedule_out, ferry_error *error)
@@ -196,6 +210,7 @@ ferry_status fy_mix_schedule_build(const fy_topology *topology, uint32_t op, uin
     fy_mix_builder b = {.topology = topology,
                         .options = options,
                         .schedule = &schedule,
+                        .adds = options->adds && shared && may_add(topology, op, mode),
                         .inside = shared            ? FY_MIX_FORM_MULTICAST
                                   : options->mapped ? FY_MIX_FORM_STORE
                                                     : FY_MIX_FORM_PUT};

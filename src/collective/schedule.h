@@ -68,7 +68,8 @@ typedef enum fy_mix_place_kind {
     FY_MIX_PLACE_OUTBOX,      /* own memory: message, cell */
     FY_MIX_PLACE_INBOX,       /* own memory, written by `rank`: cell */
     FY_MIX_PLACE_PEER_OUTBOX, /* memory of `rank`, mapped: cell of its message 0 */
-    FY_MIX_PLACE_PEER_INBOX   /* memory of `rank`, mapped, for what this rank writes: cell */
+    FY_MIX_PLACE_PEER_INBOX,  /* memory of `rank`, mapped, for what this rank writes: cell */
+    FY_MIX_PLACE_ADDED        /* the same cell of all outboxes of the node, added up on the way */
 } fy_mix_place_kind;
 
 /* From where the offset within a cell counts: the cell holds the block, the part or the sub-part.
@@ -125,6 +126,7 @@ typedef struct fy_mix_edge_use {
     uint32_t n, n_sub;   /* of that cut */
     bool partial;        /* cells of fp32 partial sums */
     bool multicast;      /* there are readers of the outbox, and no inbox */
+    bool added;          /* and they read it as FY_MIX_PLACE_ADDED only */
 } fy_mix_edge_use;
 
 /*
@@ -150,6 +152,7 @@ typedef struct fy_mix_schedule {
 typedef struct fy_mix_schedule_options {
     bool deterministic;
     bool mapped; /* memory of the node's other ranks can be read and written in place */
+    bool adds;   /* FY_MIX_PLACE_ADDED can be read; in an order of its own, not that of ranks */
 } fy_mix_schedule_options;
 
 /*

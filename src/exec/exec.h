@@ -5,6 +5,7 @@
 #include "exec/area.h"
 #include "exec/cast.h"
 #include "exec/circle.h"
+#include "exec/fleet.h"
 #include "exec/lanes.h"
 #include "exec/sum.h"
 #include "memory/kind.h"
@@ -109,6 +110,8 @@ typedef struct fy_exec {
      */
     ferry_status (*most_lanes)(int32_t device, uint32_t *n_out, uint64_t *identity_out,
                                ferry_error *error);
+    /* Memory that all devices of a fleet reach at once. (optional: there is none) */
+    const fy_fleets *fleets;
     /* A library's collectives. (optional: there is no such library for devices of this kind) */
     const fy_circles *circles;
 

@@ -58,14 +58,16 @@ typedef struct fy_lanes_place {
 
 /*
  * Sources, added in their order, to one target or two. The piece: part `index` of `n` of the block,
- * and of that sub-part `sub` of `n_sub`, all cut at lines.
+ * and of that sub-part `sub` of `n_sub`, all cut at lines. Places of a fleet (fleet.h) are boxes at
+ * its addresses: then source and target have the same type.
  */
 typedef struct fy_lanes_sum {
     uint32_t n, index, n_sub, sub;
     uint32_t first_source, n_sources; /* in the table of places */
     uint32_t first_target, n_targets;
     uint32_t source_type, target_type; /* FY_LANES_F32 ... */
-    uint32_t spare[2];
+    uint32_t to_fleet;                 /* bit k: target k is stored on all devices of the fleet */
+    uint32_t from_fleet;               /* the one source is added up from all of them */
 } fy_lanes_sum;
 
 /* A message that is waited for, put from an own box, or announced. */
@@ -160,8 +162,8 @@ typedef struct fy_lanes_call {
     uint64_t cell_bytes[FY_LANES_MOST_EDGES];
     uint32_t n_lanes;
     uint32_t element_bytes;
-    uint32_t is_wide; /* all pieces of the input and the output lie at multiples of 16 bytes */
-    uint32_t spare;
+    uint32_t is_wide;   /* all pieces of the input and the output lie at multiples of 16 bytes */
+    uint32_t has_fleet; /* some places are a fleet's */
 } fy_lanes_call;
 
 #ifndef __cplusplus

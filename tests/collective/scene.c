@@ -119,7 +119,7 @@ ferry_mixed_comm_options scene_options(const rank_context *me, const shape *s, u
     draw_blocks(&o, random);
     if (device_is_named()) {
         o.device.kind = device_kind();
-        o.device.index = device_number((int32_t)(me->rank % 2));
+        o.device.index = device_number((int32_t)me->rank);
     }
     return o;
 }

@@ -87,6 +87,21 @@
     X(cuKernelGetFunction, 12000)                                                                  \
     X(cuOccupancyMaxActiveBlocksPerMultiprocessor, 6050)                                           \
     X(cuKernelGetParamInfo, 12040)                                                                 \
+    X(cuMemCreate, 10020)                                                                          \
+    X(cuMemRelease, 10020)                                                                         \
+    X(cuMemGetAllocationGranularity, 10020)                                                        \
+    X(cuMemAddressReserve, 10020)                                                                  \
+    X(cuMemAddressFree, 10020)                                                                     \
+    X(cuMemMap, 10020)                                                                             \
+    X(cuMemUnmap, 10020)                                                                           \
+    X(cuMemSetAccess, 10020)                                                                       \
+    X(cuMemExportToShareableHandle, 10020)                                                         \
+    X(cuMemImportFromShareableHandle, 10020)                                                       \
+    X(cuMulticastCreate, 12010)                                                                    \
+    X(cuMulticastAddDevice, 12010)                                                                 \
+    X(cuMulticastBindMem, 12010)                                                                   \
+    X(cuMulticastUnbind, 12010)                                                                    \
+    X(cuMulticastGetGranularity, 12010)                                                            \
     X(cuLaunchKernel, 4000)
 
 static struct {
@@ -1245,6 +1260,77 @@ static void case_peers(void)
     GOOD(cu.cuDevicePrimaryCtxRelease(1));
 }
 
+/* At an address of its own, for device 0. */
+static void map_somewhere(CUmemGenericAllocationHandle what, size_t bytes, CUdeviceptr *at)
+{
+    const CUmemAccessDesc access = {.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = 0},
+                                    .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+    GOOD(cu.cuMemAddressReserve(at, bytes, bytes, 0, 0));
+    GOOD(cu.cuMemMap(*at, bytes, 0, what, 0));
+    GOOD(cu.cuMemSetAccess(*at, bytes, &access, 1));
+}
+
+/* What is bound, and what is not. One device is in the object, which this process has alone. */
+static void bind_and_map(CUmemGenericAllocationHandle object, size_t bytes)
+{
+    CUmemAllocationProp wanted = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
+                                  .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = 0}};
+    CUmemGenericAllocationHandle own, hidden;
+    CUdeviceptr at = 0, all = 0;
+    GOOD(cu.cuMemCreate(&hidden, bytes, &wanted, 0));
+    wanted.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+    GOOD(cu.cuMemCreate(&own, bytes, &wanted, 0));
+    SO(cu.cuMulticastBindMem(object, 0, hidden, 0, bytes, 0) != CUDA_SUCCESS);
+    WANT(CUDA_ERROR_INVALID_VALUE, cu.cuMulticastBindMem(object, 1, own, 0, bytes, 0));
+    WANT(CUDA_ERROR_INVALID_VALUE, cu.cuMulticastBindMem(object, 0, own, 1, bytes, 0));
+    WANT(CUDA_ERROR_INVALID_VALUE, cu.cuMulticastBindMem(object, 0, own, 0, bytes - 1, 0));
+    WANT(CUDA_ERROR_INVALID_VALUE, cu.cuMulticastBindMem(object, bytes, own, 0, bytes, 0));
+    WANT(CUDA_ERROR_INVALID_VALUE, cu.cuMulticastBindMem(object, 0, own, bytes, bytes, 0));
+    GOOD(cu.cuMulticastBindMem(object, 0, own, 0, bytes, 0));
+    map_somewhere(own, bytes, &at);
+    map_somewhere(object, bytes, &all);
+    SO(at != all);
+    GOOD(cu.cuMemUnmap(all, bytes));
+    GOOD(cu.cuMemUnmap(at, bytes));
+    GOOD(cu.cuMemAddressFree(all, bytes));
+    GOOD(cu.cuMemAddressFree(at, bytes));
+    GOOD(cu.cuMulticastUnbind(object, 0, 0, bytes));
+    GOOD(cu.cuMemRelease(own));
+    GOOD(cu.cuMemRelease(hidden));
+}
+
+static void case_multicast(void)
+{
+    int can = 0, fd = -1;
+    size_t least = 0, best = 0;
+    CUmulticastObjectProp wanted = {
+        .numDevices = 1, .size = 1, .handleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR};
+    CUmemGenericAllocationHandle object, again;
+    GOOD(cu.cuDeviceGetAttribute(&can, CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED, 0));
+    if (can == 0) {
+        printf("seen: device 0 has no multicast objects\n");
+        return;
+    }
+    GOOD(cu.cuMulticastGetGranularity(&least, &wanted, CU_MULTICAST_GRANULARITY_MINIMUM));
+    GOOD(cu.cuMulticastGetGranularity(&best, &wanted, CU_MULTICAST_GRANULARITY_RECOMMENDED));
+    printf("seen: granularities %zu and %zu\n", least, best);
+    SO(least > 0 && best >= least && (least & (least - 1)) == 0 && (best & (best - 1)) == 0);
+    WANT(CUDA_ERROR_INVALID_VALUE, cu.cuMulticastCreate(&object, &wanted));
+    wanted.size = best;
+    WANT(CUDA_ERROR_INVALID_VALUE, cu.cuMulticastCreate(NULL, &wanted));
+    GOOD(cu.cuMulticastCreate(&object, &wanted));
+    WANT(CUDA_ERROR_INVALID_DEVICE, cu.cuMulticastAddDevice(object, -1));
+    GOOD(cu.cuMulticastAddDevice(object, 0));
+    GOOD(cu.cuMemExportToShareableHandle(&fd, object, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
+    GOOD(cu.cuMemImportFromShareableHandle(&again, (void *)(intptr_t)fd,
+                                           CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR));
+    close(fd);
+    bind_and_map(object, best);
+    bind_and_map(again, best);
+    GOOD(cu.cuMemRelease(again));
+    GOOD(cu.cuMemRelease(object));
+}
+
 typedef struct test_case {
     const char *name;
     void (*run)(void);
@@ -1279,6 +1365,7 @@ static const test_case cases[] = {{"versions", case_versions, false},
                                   {"many_streams", case_many_streams, false},
                                   {"ipc", case_ipc, false},
                                   {"peers", case_peers, false},
+                                  {"multicast", case_multicast, false},
                                   {"ipc_other", case_ipc_other, true},
                                   {"illegal_address", case_illegal_address, true},
                                   {"misaligned", case_misaligned, true},

@@ -12,8 +12,10 @@
 
 _Thread_local fy_twin_at fy_twin_place;
 void *(*twin_look_up)(uint64_t at, uint32_t bytes, int writes);
+uint32_t (*twin_look_up_all)(uint64_t at, uint32_t bytes, void *places[TWIN_MOST_PLACES]);
 _Thread_local int twin_device;
 bool (*twin_is_lost)(int device);
+bool (*twin_is_of_fleet)(uint64_t at);
 
 static _Thread_local jmp_buf out;
 static _Thread_local twin_end end;
@@ -36,11 +38,31 @@ const twin_kernel *twin_find(const char *name)
     return NULL;
 }
 
+/* How often the block has read a word of others, and had when its threads have settled last. */
+enum { MOST_THREADS = 64 };
+static _Thread_local uint64_t n_acquired, settled[MOST_THREADS];
+
+void fy_twin_acquired(void)
+{
+    n_acquired++;
+}
+
+static void check_settled(void)
+{
+    if (settled[fy_twin_place.thread % MOST_THREADS] != n_acquired) {
+        end = TWIN_UNSETTLED;
+        longjmp(out, 1);
+    }
+}
+
 void *fy_twin_reach(uint64_t at, uint32_t bytes, int writes)
 {
     if (at % bytes != 0) {
         end = TWIN_MISALIGNED;
         longjmp(out, 1);
+    }
+    if (writes == 0 && twin_is_of_fleet != NULL && twin_is_of_fleet(at)) {
+        check_settled();
     }
     void *found = twin_look_up != NULL ? twin_look_up(at, bytes, writes) : (void *)(uintptr_t)at;
     if (found == NULL) {
@@ -48,6 +70,89 @@ void *fy_twin_reach(uint64_t at, uint32_t bytes, int writes)
         longjmp(out, 1);
     }
     return found;
+}
+
+/*
+ * Memory of a fleet
+ */
+
+/* A store that no other thread sees yet. */
+typedef struct late_store {
+    uint64_t at;
+    uint32_t bytes, thread;
+    unsigned char value[16];
+} late_store;
+
+static _Thread_local late_store *late;
+static _Thread_local size_t n_late, late_room;
+
+static uint32_t reach_all(uint64_t at, uint32_t bytes, void *places[TWIN_MOST_PLACES])
+{
+    uint32_t n = twin_look_up_all != NULL ? twin_look_up_all(at, bytes, places) : 0;
+    if (at % bytes != 0 || n == 0) {
+        end = n == 0 ? TWIN_OUTSIDE : TWIN_MISALIGNED;
+        longjmp(out, 1);
+    }
+    return n;
+}
+
+void fy_twin_store_all(uint64_t at, uint32_t bytes, const void *v)
+{
+    void *places[TWIN_MOST_PLACES];
+    (void)reach_all(at, bytes, places);
+    if (n_late == late_room) {
+        late_room = late_room == 0 ? 64 : 2 * late_room;
+        late = realloc(late, late_room * sizeof *late);
+        if (late == NULL) {
+            abort();
+        }
+    }
+    late[n_late] = (late_store){.at = at, .bytes = bytes, .thread = fy_twin_place.thread};
+    memcpy(late[n_late++].value, v, bytes);
+}
+
+/* Those of this thread, or of all. */
+static void settle(bool all)
+{
+    size_t n_left = 0;
+    for (size_t i = 0; i < n_late; i++) {
+        if (!all && late[i].thread != fy_twin_place.thread) {
+            late[n_left++] = late[i];
+            continue;
+        }
+        void *places[TWIN_MOST_PLACES];
+        uint32_t n = reach_all(late[i].at, late[i].bytes, places);
+        for (uint32_t k = 0; k < n; k++) {
+            memcpy(places[k], late[i].value, late[i].bytes);
+        }
+    }
+    n_late = n_left;
+}
+
+void fy_twin_settle(void)
+{
+    settle(false);
+    settled[fy_twin_place.thread % MOST_THREADS] = n_acquired;
+}
+
+void fy_twin_sum(uint64_t at, uint32_t bytes, int type, void *v_out)
+{
+    static _Thread_local uint32_t n_sums;
+    static const uint32_t types[] = {
+        [FY_TWIN_F32] = FY_CUDA_F32, [FY_TWIN_F16] = FY_CUDA_F16, [FY_TWIN_BF16] = FY_CUDA_BF16};
+    void *places[TWIN_MOST_PLACES];
+    check_settled();
+    uint32_t n = reach_all(at, bytes, places), step = bytes_of(types[type]), first = n_sums++ % n;
+    for (uint32_t i = 0; i < bytes; i += step) {
+        float sum = -0.0f; /* it changes nothing, not even a sum of such zeros */
+        uint32_t bits = 0;
+        for (uint32_t k = 0; k < n; k++) {
+            memcpy(&bits, (const char *)places[(first + k) % n] + i, step);
+            sum += widen_one(types[type], bits);
+        }
+        bits = narrow_one(types[type], sum);
+        memcpy((char *)v_out + i, &bits, step);
+    }
 }
 
 uint64_t fy_twin_clock_ns(void)
@@ -68,7 +173,7 @@ void fy_twin_pause(void)
 }
 
 /* A block of a kernel that meets, and its threads. */
-enum { STACK_BYTES = 256 << 10, MOST_THREADS = 64 };
+enum { STACK_BYTES = 256 << 10 };
 
 typedef struct turn {
     ucontext_t context;
@@ -157,8 +262,10 @@ static void *meet(void *context)
         } else {
             one->kernel->run(one->argument);
         }
+        settle(true);
     }
     one->end = end;
+    free(late);
     free(one->turns);
     free(one->stacks);
     return NULL;

@@ -26,7 +26,13 @@ typedef struct twin_kernel {
 /* NULL: there is no such kernel. */
 const twin_kernel *twin_find(const char *name);
 
-typedef enum twin_end { TWIN_DONE = 0, TWIN_OUTSIDE, TWIN_MISALIGNED, TWIN_LOST } twin_end;
+typedef enum twin_end {
+    TWIN_DONE = 0,
+    TWIN_OUTSIDE,
+    TWIN_MISALIGNED,
+    TWIN_UNSETTLED,
+    TWIN_LOST
+} twin_end;
 
 /* The device of the thread's launch, and whether it is lost: a block that waits ends then. */
 extern _Thread_local int twin_device;
@@ -37,6 +43,19 @@ extern bool (*twin_is_lost)(int device);
  * addresses are what they say.
  */
 extern void *(*twin_look_up)(uint64_t at, uint32_t bytes, int writes);
+
+/*
+ * The same of memory of a fleet (exec/fleet.h), at its address for all devices: on each of them,
+ * and how many there are; 0: it is not to be had. What is stored on all comes late: when the thread
+ * that has stored it settles, or its block ends. Sums are made in another order each time.
+ */
+enum { TWIN_MOST_PLACES = 8 };
+extern uint32_t (*twin_look_up_all)(uint64_t at, uint32_t bytes, void *places[TWIN_MOST_PLACES]);
+/*
+ * Whether such memory lies at an address of its own device: a thread that reads it, or a sum, has
+ * settled since its block has read a word of another rank's; else the launch ends.
+ */
+extern bool (*twin_is_of_fleet)(uint64_t at);
 
 /* How the launch has ended: with the first access that a device would not forgive. `order` is any
  * number. */

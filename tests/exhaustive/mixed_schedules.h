@@ -12,6 +12,7 @@
 typedef struct kind {
     uint32_t op, mode;
     bool deterministic, mapped;
+    bool adds; /* what ranks sum is added up on the way, where it may be */
 } kind;
 
 typedef struct scheduled {
@@ -30,7 +31,7 @@ typedef struct scheduled {
 
 static inline void schedule_all(const shape *s, const kind *k, scheduled *w)
 {
-    const fy_mix_schedule_options options = {k->deterministic, k->mapped};
+    const fy_mix_schedule_options options = {k->deterministic, k->mapped, k->adds};
     ferry_error error;
     *w = (scheduled){s, *k, world_size(s), NULL, NULL};
     w->topologies = calloc(w->n_ranks, sizeof *w->topologies);
@@ -86,9 +87,23 @@ static inline uint32_t list_kinds(const shape *s, kind *kinds)
             for (uint32_t mode = 0; mode < FERRY_MIXED_N_MODES; mode++) {
                 if (fy_topology_has_op(&t, op) &&
                     fy_topology_has_mode(&t, mode, mapped, deterministic)) {
-                    kinds[n++] = (kind){op, mode, deterministic, mapped};
+                    kinds[n++] = (kind){op, mode, deterministic, mapped, false};
                 }
             }
+        }
+    }
+    return n;
+}
+
+/* And those in which devices may add up; what they do not add is as without. */
+static inline uint32_t list_adding_kinds(const shape *s, kind *kinds)
+{
+    kind all[MOST_KINDS];
+    uint32_t n = 0;
+    for (uint32_t i = 0, n_all = list_kinds(s, all); i < n_all; i++) {
+        if (all[i].mapped && !all[i].deterministic) {
+            kinds[n] = all[i];
+            kinds[n++].adds = true;
         }
     }
     return n;

@@ -338,12 +338,38 @@ static inline symbol read_source(machine *m, uint32_t rank, const fy_mix_place *
     return s;
 }
 
+/*
+ * What all ranks of the node have in the same place, in the order of ranks from this one on: another
+ * rank would come to other bits.
+ */
+static inline symbol read_added(machine *m, uint32_t rank, const fy_mix_place *p,
+                                const fy_mix_cut *cut, const at_step *step, uint64_t i)
+{
+    const fy_topology *t = &m->w->topologies[rank];
+    uint64_t before = m->ranks[rank].seen.inside_read;
+    symbol sum = {0};
+    check_machine(m, rank, m->w->k.adds && m->w->schedules[rank].edges[p->edge].added);
+    for (uint32_t j = 0; j < t->local_size; j++) {
+        fy_mix_place one = *p;
+        one.rank = rank - t->local_rank + (t->local_rank + j) % t->local_size;
+        one.kind = j == 0 ? FY_MIX_PLACE_OUTBOX : FY_MIX_PLACE_PEER_OUTBOX;
+        symbol s = read_box(m, rank, &one, step, find_in_box(m, rank, &one, cut, step) + i);
+        check_machine(m, rank, j == 0 || (s.chunk == sum.chunk && s.element == sum.element));
+        s.tree = j == 0 ? s.tree : plant(m->trees, sum.tree, s.tree);
+        sum = s;
+    }
+    m->ranks[rank].seen.inside_read = before + m->c.element_bytes; /* one sum comes */
+    return sum;
+}
+
 /* What a sum makes of its i-th element. */
 static inline symbol sum_element(machine *m, uint32_t rank, const fy_mix_sum *a,
                                  const at_step *step, uint64_t i)
 {
     const fy_mix_place *places = m->w->schedules[rank].places + a->first;
-    symbol sum = read_source(m, rank, &places[0], &a->cut, step, i);
+    symbol sum = places[0].kind == FY_MIX_PLACE_ADDED
+                     ? read_added(m, rank, &places[0], &a->cut, step, i)
+                     : read_source(m, rank, &places[0], &a->cut, step, i);
     check_machine(m, rank, sum.partial == a->partial_sources);
     for (uint32_t j = 1; j < a->n; j++) {
         symbol s = read_source(m, rank, &places[j], &a->cut, step, i);

@@ -38,7 +38,7 @@ static void check_rank(const shape *s, uint32_t rank)
     fy_topology t = make(s, rank);
     for (uint32_t i = 0, n = list_kinds(s, kinds); i < n; i++) {
         const scheduled w = {.s = s, .k = kinds[i], .n_ranks = t.world_size};
-        const fy_mix_schedule_options options = {w.k.deterministic, w.k.mapped};
+        const fy_mix_schedule_options options = {w.k.deterministic, w.k.mapped, false};
         fy_mix_schedule schedule;
         ferry_error error;
         must(fy_mix_schedule_build(&t, w.k.op, w.k.mode, &options, &schedule, &error), &error);

@@ -132,8 +132,10 @@ static void run_kind(const shape *s, const kind *k)
 
 static void run_shape(const shape *s)
 {
-    kind kinds[MOST_KINDS];
-    for (uint32_t i = 0, n = list_kinds(s, kinds); i < n; i++) {
+    kind kinds[2 * MOST_KINDS];
+    uint32_t n = list_kinds(s, kinds);
+    n += list_adding_kinds(s, kinds + n);
+    for (uint32_t i = 0; i < n; i++) {
         run_kind(s, &kinds[i]);
     }
 }

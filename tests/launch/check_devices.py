@@ -279,7 +279,7 @@ def case_info():
     devices = {(one["kind"], one["device"]): one["summary"] for one in about["devices"]}
     assert set(devices) == ({("cuda", 0), ("cuda", 1)} if STANDIN else set()), devices
     for text in devices.values():
-        assert re.search(r"compute capability 9\.0, .* GiB; driver of CUDA \d+\.\d; reaches", text), text
+        assert re.search(r"compute capability 9\.0, .* GiB; driver of CUDA \d+\.\d; has no multicast objects; reaches", text), text
     out = good("info", "--no-measure", env=environment(kinds()[-1]))
     assert all("%u: %s" % (key[1], text) in out for key, text in devices.items()), out
 

@@ -51,6 +51,12 @@ static inline bool device_has_library(void)
     return device_is_named() && getenv("FERRY_TEST_LIBRARY") != NULL;
 }
 
+/* Whether ranks of one node have devices of their own, and these multicast objects. */
+static inline bool device_has_multicast(void)
+{
+    return device_has_kernels() && getenv("FERRY_TEST_MULTICAST") != NULL;
+}
+
 /* How many devices there are: far has two, a machine perhaps one. At least 1, to be a divisor. */
 static inline int32_t device_kind_count(void)
 {

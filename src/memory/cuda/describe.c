@@ -15,6 +15,16 @@ static ferry_status attribute(CUdevice device, CUdevice_attribute which, int *va
                          "asking what a device can do", error);
 }
 
+/* Of any driver: one that does not know of it has none. */
+static bool has_multicast(CUdevice device)
+{
+    int can = 0;
+    return fy_cuda.cuMulticastCreate != NULL &&
+           fy_cuda.cuDeviceGetAttribute(&can, CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED, device) ==
+               CUDA_SUCCESS &&
+           can != 0;
+}
+
 static ferry_status describe_own(CUdevice device, char *text, size_t bytes, ferry_error *error)
 {
     char name[128];
@@ -30,9 +40,10 @@ static ferry_status describe_own(CUdevice device, char *text, size_t bytes, ferr
     FY_TRY(fy_cuda_check(fy_cuda.cuDriverGetVersion(&version), "asking for the driver's version",
                          error));
     snprintf(text, bytes,
-             "%s, compute capability %d.%d, %d multiprocessors, %.1f GiB; driver of CUDA %d.%d",
+             "%s, compute capability %d.%d, %d multiprocessors, %.1f GiB; driver of CUDA %d.%d; "
+             "%s multicast objects",
              name, major, minor, processors, (double)memory / (1 << 30), version / 1000,
-             version % 1000 / 10);
+             version % 1000 / 10, has_multicast(device) ? "has" : "has no");
     return FERRY_OK;
 }
 

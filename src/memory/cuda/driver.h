@@ -52,6 +52,8 @@
     X(cuIpcGetMemHandle, 4010)                                                                     \
     X(cuIpcOpenMemHandle, 11000)                                                                   \
     X(cuIpcCloseMemHandle, 4010)                                                                   \
+    X(cuMemGetAllocationGranularity, 10020)                                                        \
+    X(cuMemCreate, 10020)                                                                          \
     X(cuMemRetainAllocationHandle, 11000)                                                          \
     X(cuMemExportToShareableHandle, 10020)                                                         \
     X(cuMemImportFromShareableHandle, 10020)                                                       \
@@ -71,6 +73,11 @@
 
 #define FY_CUDA_EXTRAS(X)                                                                          \
     X(cuFuncLoad, 12040)                                                                           \
+    X(cuMulticastCreate, 12010)                                                                    \
+    X(cuMulticastAddDevice, 12010)                                                                 \
+    X(cuMulticastBindMem, 12010)                                                                   \
+    X(cuMulticastUnbind, 12010)                                                                    \
+    X(cuMulticastGetGranularity, 12010)                                                            \
     X(cuStreamGetCaptureInfo, 12030)                                                               \
     X(cuUserObjectCreate, 11030)                                                                   \
     X(cuUserObjectRelease, 11030)                                                                  \

@@ -96,6 +96,34 @@ static bool read_list(owner *o, const fy_cuda_handle *its, fy_cuda_listed *entri
     return is_good && bytes == its->bytes;
 }
 
+static ferry_status fail_untaken(const fy_cuda_handle *its, ferry_error *error)
+{
+    return fy_fail(error, FERRY_ERR_UNSUPPORTED,
+                   "this process may not take descriptors of process %d, or they are gone (%s)",
+                   (int)its->pid, errno != 0 ? strerror(errno) : "the list is another's");
+}
+
+static owner find_owner(const fy_cuda_handle *its)
+{
+    errno = 0;
+    return (owner){.files = &its->by.files, .process = (int)syscall(SYS_pidfd_open, its->pid, 0)};
+}
+
+ferry_status fy_cuda_files_take(const fy_cuda_handle *its, int *fd_out, ferry_error *error)
+{
+    fy_cuda_listed entry;
+    if (its->by.files.n != 1) {
+        return fy_fail(error, FERRY_ERR_INVALID_INPUT, "a handle has %u descriptors",
+                       its->by.files.n);
+    }
+    owner o = find_owner(its);
+    int fd = read_list(&o, its, &entry) ? take_fd(&o, entry.fd) : -1;
+    ferry_status status = fd >= 0 ? FERRY_OK : fail_untaken(its, error);
+    owner_close(&o);
+    *fd_out = fd;
+    return status;
+}
+
 static CUresult map_piece(owner *o, const fy_cuda_listed *entry, CUdeviceptr at)
 {
     CUmemGenericAllocationHandle memory;
@@ -153,9 +181,7 @@ static ferry_status open_listed(int32_t number, owner *o, const fy_cuda_handle *
                                 fy_cuda_listed *entries, opened *fresh, ferry_error *error)
 {
     if (!read_list(o, its, entries)) {
-        return fy_fail(error, FERRY_ERR_UNSUPPORTED,
-                       "this process may not take descriptors of process %d, or they are gone (%s)",
-                       (int)its->pid, errno != 0 ? strerror(errno) : "the list is another's");
+        return fail_untaken(its, error);
     }
     return fy_cuda_check(map_all(number, o, entries, its->by.files.n, fresh),
                          "mapping memory of another process", error);
@@ -173,9 +199,7 @@ ferry_status fy_cuda_files_open(int32_t number, const fy_cuda_handle *its, CUdev
     ferry_status status =
         fy_check_memory(fresh != NULL && entries != NULL, "CUDA memory of another process", error);
     if (status == FERRY_OK) {
-        owner o = {.files = &its->by.files};
-        errno = 0;
-        o.process = (int)syscall(SYS_pidfd_open, its->pid, 0);
+        owner o = find_owner(its);
         fresh->bytes = its->bytes;
         status = open_listed(number, &o, its, entries, fresh, error);
         owner_close(&o);

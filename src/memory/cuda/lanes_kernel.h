@@ -103,6 +103,8 @@ FY_DEVICE fy_lanes_sum load_lanes_sum(uint64_t sums, uint32_t i)
     s.n_targets = b.w;
     s.source_type = c.x;
     s.target_type = c.y;
+    s.to_fleet = c.z;
+    s.from_fleet = c.w;
     return s;
 }
 
@@ -171,6 +173,155 @@ FY_DEVICE uint64_t lanes_address(const fy_lanes_call *a, const lanes_turn *t,
  * Sums
  */
 
+/*
+ * Memory of a fleet
+ */
+
+FY_DEVICE void lanes_settle(const fy_lanes_call *a)
+{
+#if FY_HAS_FLEETS
+    if (a->has_fleet != 0) {
+        fy_settle();
+    }
+#else
+    (void)a;
+#endif
+}
+
+/* To target k of a sum, 16 bytes or four, at `offset`. */
+FY_DEVICE void lanes_store16(const fy_lanes_sum *s, uint32_t k, uint64_t offset, fy_v16 v)
+{
+    uint64_t to = lanes_operands[s->n_sources + k] + offset;
+#if FY_HAS_FLEETS
+    if ((s->to_fleet >> k & 1) != 0) {
+        fy_store16_all(to, v);
+        return;
+    }
+#endif
+    fy_store16(to, v);
+}
+
+#if FY_HAS_FLEETS
+
+FY_DEVICE bool lanes_uses_fleet(const fy_lanes_sum *s)
+{
+    return (s->to_fleet | s->from_fleet) != 0;
+}
+
+/* Sums of all devices, as numbers of the type. */
+FY_DEVICE fy_v16 lanes_sum16(uint64_t at, uint32_t type)
+{
+    return type == FY_LANES_F32   ? fy_sum16_f32(at)
+           : type == FY_LANES_F16 ? fy_sum16_f16(at)
+                                  : fy_sum16_bf16(at);
+}
+
+FY_DEVICE uint32_t lanes_sum4(uint64_t at, uint32_t type)
+{
+    return type == FY_LANES_F32   ? fy_sum4_f32(at)
+           : type == FY_LANES_F16 ? fy_sum4_f16(at)
+                                  : fy_sum4_bf16(at);
+}
+
+/* Eight of them. */
+FY_DEVICE void lanes_sum_8(uint64_t at, uint32_t type, float out[8])
+{
+    uint32_t w[4];
+    words_of(lanes_sum16(at, type), w);
+    if (type != FY_LANES_F32) {
+        FY_UNROLL
+        for (int i = 0; i < 4; i++) {
+            out[2 * i] = widen_one(type, w[i] & 0xffff);
+            out[2 * i + 1] = widen_one(type, w[i] >> 16);
+        }
+        return;
+    }
+    FY_UNROLL
+    for (int i = 0; i < 4; i++) {
+        out[i] = float_of(w[i]);
+    }
+    words_of(lanes_sum16(at + 16, type), w);
+    FY_UNROLL
+    for (int i = 0; i < 4; i++) {
+        out[4 + i] = float_of(w[i]);
+    }
+}
+
+/* Eight numbers to all devices. */
+FY_DEVICE void lanes_store_8_all(uint64_t at, uint32_t type, const float in[8])
+{
+    uint32_t w[4];
+    bool is_f32 = type == FY_LANES_F32;
+    FY_UNROLL
+    for (int i = 0; i < 4; i++) {
+        w[i] = is_f32 ? bits_of(in[i])
+                      : narrow_one(type, in[2 * i]) | narrow_one(type, in[2 * i + 1]) << 16;
+    }
+    fy_store16_all(at, v16_of(w));
+    if (is_f32) {
+        FY_UNROLL
+        for (int i = 0; i < 4; i++) {
+            w[i] = bits_of(in[4 + i]);
+        }
+        fy_store16_all(at + 16, v16_of(w));
+    }
+}
+
+/* Number `i` of a sum, or of a copy, as bits; `added` are those of a sum that was loaded as one. */
+FY_DEVICE uint32_t lanes_number_bits(const fy_lanes_sum *s, uint32_t i, uint32_t added,
+                                     bool is_copy)
+{
+    uint32_t type = s->source_type;
+    uint64_t at = (uint64_t)i * bytes_of(type);
+    if (is_copy) {
+        return type == FY_LANES_F32 ? fy_load4(lanes_operands[0] + at)
+                                    : fy_load2(lanes_operands[0] + at);
+    }
+    float sum = s->from_fleet != 0 ? widen_one(type, added) : load_1(lanes_operands[0] + at, type);
+    for (uint32_t r = 1; r < s->n_sources; r++) {
+        sum = fy_plus(sum, load_1(lanes_operands[r] + at, type));
+    }
+    return narrow_one(type, with_one_nan(sum));
+}
+
+/*
+ * Numbers [first, n), of which there is an even number before, in words of four bytes: fleets have
+ * nothing narrower. Behind the last number there is room in every box.
+ */
+FY_DEVICE void lanes_by_words(const fy_lanes_sum *s, uint32_t first, uint32_t n, bool is_copy)
+{
+    uint32_t type = s->source_type, each = 4 / bytes_of(type);
+    for (uint32_t i = first + FY_THREAD * each; i < n; i += FY_THREADS * each) {
+        uint64_t at = (uint64_t)i * bytes_of(type);
+        bool is_pair = each == 2 && i + 1 < n;
+        uint32_t added = s->from_fleet != 0 ? lanes_sum4(lanes_operands[0] + at, type) : 0;
+        uint32_t low = each == 2 ? added & 0xffff : added;
+        uint32_t word = lanes_number_bits(s, i, low, is_copy);
+        if (is_pair) {
+            word |= lanes_number_bits(s, i + 1, added >> 16, is_copy) << 16;
+        }
+        for (uint32_t k = 0; k < s->n_targets; k++) {
+            uint64_t to = lanes_operands[s->n_sources + k] + at;
+            if ((s->to_fleet >> k & 1) != 0) {
+                fy_store4_all(to, word);
+            } else if (each == 1) {
+                fy_store4(to, word);
+            } else {
+                fy_store2(to, word & 0xffff);
+                if (is_pair) {
+                    fy_store2(to + 2, word >> 16);
+                }
+            }
+        }
+    }
+}
+
+#endif
+
+/*
+ * Bytes and numbers
+ */
+
 /* One source without a change of type: its bits pass as they are. */
 FY_DEVICE void lanes_copy(const fy_lanes_sum *s, uint32_t n, bool is_wide)
 {
@@ -180,9 +331,15 @@ FY_DEVICE void lanes_copy(const fy_lanes_sum *s, uint32_t n, bool is_wide)
     for (uint32_t i = FY_THREAD; i < n_wide; i += FY_THREADS) {
         fy_v16 v = fy_load16(from + (uint64_t)i * 16);
         for (uint32_t k = 0; k < s->n_targets; k++) {
-            fy_store16(lanes_operands[1 + k] + (uint64_t)i * 16, v);
+            lanes_store16(s, k, (uint64_t)i * 16, v);
         }
     }
+#if FY_HAS_FLEETS
+    if (lanes_uses_fleet(s)) {
+        lanes_by_words(s, n_done, n, true);
+        return;
+    }
+#endif
     for (uint32_t i = n_done + FY_THREAD; i < n; i += FY_THREADS) {
         uint32_t bits = step == 4 ? fy_load4(from + i * step) : fy_load2(from + i * step);
         for (uint32_t k = 0; k < s->n_targets; k++) {
@@ -200,7 +357,15 @@ FY_DEVICE void lanes_add_8(const fy_lanes_sum *s, uint64_t i)
 {
     uint64_t from = i * 8 * bytes_of(s->source_type), to = i * 8 * bytes_of(s->target_type);
     float sum[8], v[8];
+#if FY_HAS_FLEETS
+    if (s->from_fleet != 0) {
+        lanes_sum_8(lanes_operands[0] + from, s->source_type, sum);
+    } else {
+        load_8(lanes_operands[0] + from, s->source_type, false, sum);
+    }
+#else
     load_8(lanes_operands[0] + from, s->source_type, false, sum);
+#endif
     for (uint32_t r = 1; r < s->n_sources; r++) {
         load_8(lanes_operands[r] + from, s->source_type, false, v);
         FY_UNROLL
@@ -213,6 +378,12 @@ FY_DEVICE void lanes_add_8(const fy_lanes_sum *s, uint64_t i)
         sum[k] = with_one_nan(sum[k]);
     }
     for (uint32_t k = 0; k < s->n_targets; k++) {
+#if FY_HAS_FLEETS
+        if ((s->to_fleet >> k & 1) != 0) {
+            lanes_store_8_all(lanes_operands[s->n_sources + k] + to, s->target_type, sum);
+            continue;
+        }
+#endif
         store_8(lanes_operands[s->n_sources + k] + to, s->target_type, false, sum);
     }
 }
@@ -236,6 +407,12 @@ FY_DEVICE void lanes_add(const fy_lanes_sum *s, uint32_t n, bool is_wide)
     for (uint32_t i = FY_THREAD; i < n_wide; i += FY_THREADS) {
         lanes_add_8(s, i);
     }
+#if FY_HAS_FLEETS
+    if (lanes_uses_fleet(s)) {
+        lanes_by_words(s, n_wide * 8, n, false);
+        return;
+    }
+#endif
     for (uint32_t i = n_wide * 8 + FY_THREAD; i < n; i += FY_THREADS) {
         lanes_add_1(s, i);
     }
@@ -290,7 +467,7 @@ FY_DEVICE void lanes_sum(const fy_lanes_call *a, const lanes_turn *t, uint32_t n
     fy_barrier(); /* nobody uses the operands of the sum before, or still writes what is read now */
     lanes_find(a, t, &s, piece, part.begin);
     fy_barrier();
-    bool is_copy = s.n_sources == 1 && s.source_type == s.target_type;
+    bool is_copy = s.n_sources == 1 && s.source_type == s.target_type && s.from_fleet == 0;
     if (is_copy && s.n_targets == 1 && lanes_operands[0] == lanes_operands[1]) {
         return;
     }
@@ -422,10 +599,12 @@ FY_DEVICE void lanes_wait(const fy_lanes_call *a, const lanes_turn *t, const fy_
             lanes_report(a, t);
         }
     }
+    lanes_settle(a); /* what others have stored there is read where it lies here */
 }
 
 FY_DEVICE void lanes_signal(const fy_lanes_call *a, const lanes_turn *t, const fy_lanes_step *step)
 {
+    lanes_settle(a);
     fy_barrier(); /* all bytes of the messages are written, and all that were to be read are read */
     for (uint32_t i = FY_THREAD; i < step->n; i += FY_THREADS) {
         fy_lanes_link l = load_lanes_link(a->tables.links, step->first + i);

@@ -304,6 +304,23 @@ static ferry_status keep(run *fresh, run **one_out, ferry_error *error)
     return FERRY_OK;
 }
 
+/* One user more; what others find it by. */
+static void use(run *one, fy_cuda_handle *handle)
+{
+    one->n_users++;
+    handle->way = FY_CUDA_BY_FILES;
+    handle->number = one->number;
+    handle->bytes = one->span.bytes;
+    handle->by.files = (fy_cuda_files){.token = {token[0], token[1]},
+                                       .first = one->first,
+                                       .n = one->n,
+                                       .list = list,
+                                       .number = one->number,
+                                       .base = (uintptr_t)one->span.base,
+                                       .door = door_number,
+                                       .secret = door_secret};
+}
+
 ferry_status fy_cuda_pieces_name(const void *pointer, uint64_t bytes, fy_cuda_handle *handle,
                                  fy_memory_span *span_out, ferry_error *error)
 {
@@ -319,19 +336,26 @@ ferry_status fy_cuda_pieces_name(const void *pointer, uint64_t bytes, fy_cuda_ha
         run_cleanup(&fresh);
     }
     if (status == FERRY_OK) {
-        one->n_users++;
         *span_out = one->span;
-        handle->way = FY_CUDA_BY_FILES;
-        handle->number = one->number;
-        handle->bytes = one->span.bytes;
-        handle->by.files = (fy_cuda_files){.token = {token[0], token[1]},
-                                           .first = one->first,
-                                           .n = one->n,
-                                           .list = list,
-                                           .number = one->number,
-                                           .base = (uintptr_t)one->span.base,
-                                           .door = door_number,
-                                           .secret = door_secret};
+        use(one, handle);
+    }
+    pthread_mutex_unlock(&lock);
+    return status;
+}
+
+/* Its place among the runs is that of an address which is the handle: no other has it. */
+ferry_status fy_cuda_pieces_name_one(CUmemGenericAllocationHandle id, uint64_t bytes,
+                                     fy_cuda_handle *handle, ferry_error *error)
+{
+    run fresh = {.span = {.base = (void *)(uintptr_t)id, .bytes = bytes}}, *one = NULL;
+    size_t capacity = 0;
+    pthread_mutex_lock(&lock);
+    ferry_status status = add_piece(&fresh, id, bytes, &capacity, error);
+    FY_THEN(status, keep(&fresh, &one, error));
+    if (status == FERRY_OK) {
+        use(one, handle);
+    } else {
+        run_cleanup(&fresh);
     }
     pthread_mutex_unlock(&lock);
     return status;

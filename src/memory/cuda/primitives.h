@@ -183,6 +183,97 @@ FY_DEVICE void fy_pair_of_f16(uint32_t pair, float *low_out, float *high_out)
         : "r"(pair));
 }
 
+/*
+ * Memory of a fleet, at its address for all devices (exec/fleet.h): stores go to all of them, loads
+ * bring sums, made in f32 in any order and rounded once to the type. Four bytes are one number or a
+ * pair. The same memory has another address for its own device: what is stored at one and then read
+ * at the other is in order where both threads have called fy_settle between the access and the word
+ * by which one tells the other.
+ */
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+#define FY_HAS_FLEETS 1
+FY_DEVICE void fy_settle(void)
+{
+    asm volatile("fence.proxy.alias;" ::: "memory");
+}
+
+FY_DEVICE void fy_store16_all(uint64_t at, fy_v16 v)
+{
+    asm volatile("multimem.st.weak.global.v4.bf16x2 [%0],{%1,%2,%3,%4};" ::"l"(at), "r"(v.x),
+                 "r"(v.y), "r"(v.z), "r"(v.w)
+                 : "memory");
+}
+
+FY_DEVICE void fy_store4_all(uint64_t at, uint32_t v)
+{
+    asm volatile("multimem.st.weak.global.b32 [%0],%1;" ::"l"(at), "r"(v) : "memory");
+}
+
+FY_DEVICE fy_v16 fy_sum16_f32(uint64_t at)
+{
+    float x, y, z, w;
+    fy_v16 v;
+    asm volatile("multimem.ld_reduce.weak.global.add.v4.f32 {%0,%1,%2,%3},[%4];"
+                 : "=f"(x), "=f"(y), "=f"(z), "=f"(w)
+                 : "l"(at)
+                 : "memory");
+    v.x = __float_as_uint(x);
+    v.y = __float_as_uint(y);
+    v.z = __float_as_uint(z);
+    v.w = __float_as_uint(w);
+    return v;
+}
+
+FY_DEVICE fy_v16 fy_sum16_f16(uint64_t at)
+{
+    fy_v16 v;
+    asm volatile("multimem.ld_reduce.weak.global.add.acc::f32.v4.f16x2 {%0,%1,%2,%3},[%4];"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                 : "l"(at)
+                 : "memory");
+    return v;
+}
+
+FY_DEVICE fy_v16 fy_sum16_bf16(uint64_t at)
+{
+    fy_v16 v;
+    asm volatile("multimem.ld_reduce.weak.global.add.acc::f32.v4.bf16x2 {%0,%1,%2,%3},[%4];"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                 : "l"(at)
+                 : "memory");
+    return v;
+}
+
+FY_DEVICE uint32_t fy_sum4_f32(uint64_t at)
+{
+    float v;
+    asm volatile("multimem.ld_reduce.weak.global.add.f32 %0,[%1];" : "=f"(v) : "l"(at) : "memory");
+    return __float_as_uint(v);
+}
+
+FY_DEVICE uint32_t fy_sum4_f16(uint64_t at)
+{
+    uint32_t v;
+    asm volatile("multimem.ld_reduce.weak.global.add.acc::f32.f16x2 %0,[%1];"
+                 : "=r"(v)
+                 : "l"(at)
+                 : "memory");
+    return v;
+}
+
+FY_DEVICE uint32_t fy_sum4_bf16(uint64_t at)
+{
+    uint32_t v;
+    asm volatile("multimem.ld_reduce.weak.global.add.acc::f32.bf16x2 %0,[%1];"
+                 : "=r"(v)
+                 : "l"(at)
+                 : "memory");
+    return v;
+}
+#else
+#define FY_HAS_FLEETS 0
+#endif
+
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
 #define FY_HAS_F8_PAIRS 1
 FY_DEVICE uint32_t fy_pair_to_f8e4m3(float low, float high)
@@ -265,9 +356,12 @@ FY_DEVICE void fy_barrier(void)
     fy_twin_barrier();
 }
 
+void fy_twin_acquired(void);
 FY_DEVICE uint64_t fy_acquire(uint64_t at)
 {
-    return __atomic_load_n((uint64_t *)fy_twin_reach(at, sizeof at, 0), __ATOMIC_ACQUIRE);
+    uint64_t v = __atomic_load_n((uint64_t *)fy_twin_reach(at, sizeof at, 0), __ATOMIC_ACQUIRE);
+    fy_twin_acquired();
+    return v;
 }
 
 FY_DEVICE void fy_release(uint64_t at, uint64_t v)
@@ -341,6 +435,42 @@ FY_DEVICE uint32_t fy_funnel(uint32_t low, uint32_t high, uint32_t bits)
 {
     return (uint32_t)(((uint64_t)high << 32 | low) >> bits);
 }
+
+#define FY_HAS_FLEETS 1
+enum { FY_TWIN_F32, FY_TWIN_F16, FY_TWIN_BF16 };
+void fy_twin_store_all(uint64_t at, uint32_t bytes, const void *v); /* late: until it settles */
+void fy_twin_sum(uint64_t at, uint32_t bytes, int type, void *v_out);
+void fy_twin_settle(void);
+
+FY_DEVICE void fy_settle(void)
+{
+    fy_twin_settle();
+}
+
+FY_DEVICE void fy_store16_all(uint64_t at, fy_v16 v)
+{
+    fy_twin_store_all(at, sizeof v, &v);
+}
+
+FY_DEVICE void fy_store4_all(uint64_t at, uint32_t v)
+{
+    fy_twin_store_all(at, sizeof v, &v);
+}
+
+#define FY_TWIN_SUM(name, type, which)                                                             \
+    FY_DEVICE type name(uint64_t at)                                                               \
+    {                                                                                              \
+        type v;                                                                                    \
+        fy_twin_sum(at, sizeof v, which, &v);                                                      \
+        return v;                                                                                  \
+    }
+
+FY_TWIN_SUM(fy_sum16_f32, fy_v16, FY_TWIN_F32)
+FY_TWIN_SUM(fy_sum16_f16, fy_v16, FY_TWIN_F16)
+FY_TWIN_SUM(fy_sum16_bf16, fy_v16, FY_TWIN_BF16)
+FY_TWIN_SUM(fy_sum4_f32, uint32_t, FY_TWIN_F32)
+FY_TWIN_SUM(fy_sum4_f16, uint32_t, FY_TWIN_F16)
+FY_TWIN_SUM(fy_sum4_bf16, uint32_t, FY_TWIN_BF16)
 
 #define FY_HAS_PAIRS 0
 #define FY_HAS_F8_PAIRS 0

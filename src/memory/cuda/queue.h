@@ -158,6 +158,7 @@ void fy_cuda_lanes_give(void *page);
 ferry_status fy_cuda_most_lanes(int32_t device, uint32_t *n_out, uint64_t *identity_out,
                                 ferry_error *error);
 
+extern const fy_fleets fy_cuda_fleets;   /* fleet.c */
 extern const fy_circles fy_nccl_circles; /* circles.c */
 extern const fy_exec fy_cuda_exec;
 

@@ -63,10 +63,18 @@ void fy_cuda_list_name(const uint64_t token[2], char name[FY_CUDA_LIST_NAME_BYTE
 ferry_status fy_cuda_pieces_name(const void *pointer, uint64_t bytes, fy_cuda_handle *handle,
                                  fy_memory_span *span_out, ferry_error *error);
 void fy_cuda_pieces_withdraw(const fy_cuda_handle *handle);
+/*
+ * The same of something without an address that has a descriptor. The driver's handle of it goes
+ * over to the name, and ends with that; also where it cannot be named.
+ */
+ferry_status fy_cuda_pieces_name_one(CUmemGenericAllocationHandle id, uint64_t bytes,
+                                     fy_cuda_handle *handle, ferry_error *error);
 
 /* files.c: maps them here, for the device whose context it is. Ended by fy_cuda_files_close. */
 ferry_status fy_cuda_files_open(int32_t number, const fy_cuda_handle *its, CUdeviceptr *given_out,
                                 ferry_error *error);
 CUresult fy_cuda_files_close(CUdeviceptr given);
+/* The descriptor of a handle that has one, for the caller to close. */
+ferry_status fy_cuda_files_take(const fy_cuda_handle *its, int *fd_out, ferry_error *error);
 
 #endif

@@ -33,11 +33,13 @@ class Fault:
     architecture: str = ""
     found: str = ""
     put: str = ""
+    everywhere: bool = False
 
     def planted(self, text):
-        """The PTX with it in the first such line of the kernel; None: there is no such line."""
+        """The PTX with it in the first such line of the kernel, or in all; None: there is no such line."""
         begin, end = span_of(text, self.kernel)
-        body, n = re.subn("^%s$" % self.found, self.put, text[begin:end], count=1, flags=re.MULTILINE)
+        body, n = re.subn("^%s$" % self.found, self.put, text[begin:end], count=0 if self.everywhere else 1,
+                          flags=re.MULTILINE)
         return text[:begin] + body + text[end:] if n else None
 
 
@@ -49,8 +51,9 @@ def read_faults(path):
             faults.append(Fault(suite, kernel, architecture=" ".join(rest)))
         elif line.startswith("# ") and faults:
             faults[-1].why += line[1:]
-        elif line.startswith("- "):
+        elif line.startswith(("- ", "* ")):
             faults[-1].found = line[2:]
+            faults[-1].everywhere = line[0] == "*"
         elif line == "+" or line.startswith("+ "):
             faults[-1].put = line[2:]
         elif line and not line.startswith("#"):

@@ -283,6 +283,17 @@ static bool decode_access(const ptx_statement *statement, ptx_instruction *one, 
            decode_elements(&statement->items[loads ? 0 : 1], loads, one);
 }
 
+static bool decode_multimem(const ptx_statement *statement, ptx_instruction *one, const char **why)
+{
+    bool loads;
+    if (!ptx_decode_multimem(statement->mnemonic, one, &loads)) {
+        return false;
+    }
+    *why = misfit;
+    return statement->n_items == 2 && decode_place(&statement->items[loads ? 1 : 0], one) &&
+           decode_elements(&statement->items[loads ? 0 : 1], loads, one);
+}
+
 /* cvta.SPACE.u64 makes an address generic; cvta.to.SPACE.u64 takes one. */
 static bool decode_window(const ptx_statement *statement, ptx_instruction *one, const char **why)
 {
@@ -327,6 +338,7 @@ static bool decode_flow(const ptx_statement *statement, ptx_instruction *one, co
                  {"trap", ptx_perform_trap, 0},
                  {"bar.sync", ptx_perform_barrier, 1},
                  {"barrier.sync", ptx_perform_barrier, 1},
+                 {"fence.proxy.alias", ptx_perform_settle, 0},
                  {"nanosleep.u32", ptx_perform_pause, 1}};
     for (size_t i = 0; i < sizeof known / sizeof known[0]; i++) {
         if (strcmp(known[i].name, statement->mnemonic) != 0) {
@@ -379,6 +391,7 @@ bool ptx_decode(const ptx_statement *statement, ptx_instruction *one_out, const 
         return decode_row(row, statement, one_out);
     }
     return decode_access(statement, one_out, why) ||
+           (*why == unknown && decode_multimem(statement, one_out, why)) ||
            (*why == unknown && decode_flow(statement, one_out, why)) ||
            (*why == unknown && decode_window(statement, one_out, why));
 }

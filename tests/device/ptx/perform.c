@@ -159,7 +159,7 @@ void ptx_perform_jump(ptx_thread *thread, const ptx_instruction *one)
 
 void ptx_perform_end(ptx_thread *thread, const ptx_instruction *one)
 {
-    (void)one;
+    ptx_perform_settle(thread, one); /* at the latest */
     thread->state = PTX_OVER;
     thread->block->n_over++;
 }

@@ -64,6 +64,7 @@ struct ptx_instruction {
     bool guard_is_not;
     bool divides;      /* the second source must not be 0 */
     bool from_generic; /* of an address, and not to it */
+    bool of_pairs;     /* of multimem: an element is two numbers of 16 bits */
     uint8_t n_targets, n_sources;
     uint32_t line, jump;
     uint64_t mask; /* the bits that the target's type has */
@@ -160,8 +161,17 @@ typedef struct ptx_block {
     ptx_thread *threads;
 } ptx_block;
 
+/* What multimem has stored, and no thread sees yet. */
+typedef struct ptx_late {
+    uint64_t at;
+    uint32_t bytes;
+    unsigned char value[16];
+} ptx_late;
+
 struct ptx_thread {
     ptx_block *block;
+    ptx_late *late;
+    uint32_t n_late, late_room;
     uint32_t number, at;
     ptx_state state;
     uint64_t *values;
@@ -202,6 +212,10 @@ static inline void ptx_put(ptx_thread *thread, int32_t reg, uint64_t value)
 void ptx_perform_load(ptx_thread *thread, const ptx_instruction *one);
 void ptx_perform_store(ptx_thread *thread, const ptx_instruction *one);
 void ptx_perform_atomic(ptx_thread *thread, const ptx_instruction *one);
+
+/* multimem.c */
+bool ptx_decode_multimem(const char *name, ptx_instruction *one, bool *loads_out);
+void ptx_perform_settle(ptx_thread *thread, const ptx_instruction *one);
 
 /* perform.c */
 ptx_perform ptx_perform_of(uint32_t n_sources);

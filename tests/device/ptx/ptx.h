@@ -16,12 +16,13 @@
  *
  * Threads of a kernel with barriers take turns of a drawn number of instructions, in a drawn order.
  * Memory is as the machine's that this runs on: a device's may show stores later and in another
- * order, so what is missing between a relaxed store and a load of it is not seen here.
+ * order, so what is missing between a relaxed store and a load of it is not seen here. What
+ * multimem stores is there when its thread comes to a fence.proxy.alias, or ends, and not before.
  */
 typedef struct ptx_module ptx_module;
 typedef struct ptx_kernel ptx_kernel;
 
-enum { PTX_SAID_BYTES = 512 };
+enum { PTX_SAID_BYTES = 512, PTX_MOST_PLACES = 8 };
 
 /* NULL: it cannot be read, and `said` tells why, and in which line. */
 ptx_module *ptx_module_read(const char *text, char said[PTX_SAID_BYTES]);
@@ -47,6 +48,9 @@ typedef struct ptx_launch {
     uint64_t order;        /* any number: draws the order of blocks, threads and turns */
     /* Where bytes of global memory lie; NULL: nowhere. */
     void *(*look_up)(void *context, uint64_t at, uint32_t bytes, bool writes);
+    /* The same of multimem addresses: on each device, and how many these are; 0: nowhere. */
+    uint32_t (*look_up_all)(void *context, uint64_t at, uint32_t bytes,
+                            void *places[PTX_MOST_PLACES]);
     bool (*is_lost)(void *context); /* NULL: it never is */
     void *context;
     uint64_t n_performed; /* is set: instructions */

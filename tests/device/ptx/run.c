@@ -68,6 +68,7 @@ static void close_thread(ptx_thread *thread)
 {
     free(thread->values);
     free(thread->stamps);
+    free(thread->late);
     close_room(&thread->local);
 }
 

@@ -37,6 +37,17 @@ static void *look_up(void *context, uint64_t at, uint32_t bytes, bool writes)
     return is_out || (is_in && !writes) ? (void *)(uintptr_t)at : NULL;
 }
 
+/* Two devices: of bytes [512, 1024) of `out` one has what lies 512 further, the other 1024. */
+static uint32_t look_up_all(void *context, uint64_t at, uint32_t bytes,
+                            void *places[PTX_MOST_PLACES])
+{
+    uint64_t offset = at - (uint64_t)(uintptr_t)out;
+    (void)context;
+    places[0] = (char *)out + offset + 512;
+    places[1] = (char *)out + offset + 1024;
+    return offset >= 512 && offset + bytes <= 1024 ? 2 : 0;
+}
+
 static uint64_t state = SEED;
 
 static uint64_t draw(void)
@@ -68,6 +79,7 @@ static ptx_end run_with(const ptx_module *module, ptx_launch *launch)
     launch->argument = &given;
     launch->argument_bytes = sizeof given;
     launch->look_up = look_up;
+    launch->look_up_all = look_up_all;
     said[0] = 0;
     return ptx_run(ptx_kernel_find(module, "k"), launch, said);
 }
@@ -228,6 +240,27 @@ static const struct {
      37},
     /* 1.5 + 2.25, 1 + 2^-24 (a tie), 1 / 3, 2^-149 + 2^-149, NaNs. */
     {"add.rn.f32 %f9, 0f3FC00000, 0f40100000;", 0x40700000},
+    {"mov.u32 %r1, 7; multimem.st.weak.global.b32 [%rd1+512], %r1; ld.global.u32 %r9, [%rd1+1024];",
+     0},
+    {"mov.u32 %r1, 7; multimem.st.weak.global.b32 [%rd1+512], %r1; fence.proxy.alias; "
+     "ld.global.u32 %r9, [%rd1+1536];",
+     7},
+    {"mov.u32 %r1, 1; multimem.st.weak.global.v4.bf16x2 [%rd1+512], {%r1, %r1, %r1, 0x3f800000}; "
+     "fence.proxy.alias; "
+     "multimem.ld_reduce.weak.global.add.v4.f32 {%f1, %f2, %f3, %f9}, [%rd1+512];",
+     0x40000000},
+    {"st.global.u32 [%rd1+1024], 0x3fc00000; st.global.u32 [%rd1+1536], 0x40100000; "
+     "multimem.ld_reduce.weak.global.add.f32 %f9, [%rd1+512];",
+     0x40700000},
+    {"st.global.u32 [%rd1+1024], 0x40003c00; st.global.u32 [%rd1+1536], 0xc0003800; "
+     "multimem.ld_reduce.weak.global.add.acc::f32.f16x2 %r9, [%rd1+512];",
+     0x00003e00},
+    {"st.global.u32 [%rd1+1024], 0x40404380; st.global.u32 [%rd1+1536], 0x40403f80; "
+     "multimem.ld_reduce.weak.global.add.acc::f32.bf16x2 %r9, [%rd1+512];",
+     0x40c04380}, /* 257 is between two numbers */
+    {"st.global.u32 [%rd1+1036], 0x40404380; st.global.u32 [%rd1+1548], 0x40403f80; "
+     "multimem.ld_reduce.weak.global.add.acc::f32.v4.bf16x2 {%r1, %r2, %r3, %r9}, [%rd1+512];",
+     0x40c04380},
     {"add.rn.f32 %f9, 0f3F800000, 0f33800000;", 0x3f800000},
     {"add.rn.f32 %f9, 0f3F800001, 0f33800000;", 0x3f800002},
     {"add.rn.f32 %f9, 0f00000001, 0f00000001;", 2},
@@ -354,6 +387,9 @@ static const struct {
     {"mov.u32 %r1, 0; div.u32 %r2, 1, %r1;", PTX_WRONG, "division by 0"},
     {"rem.s64 %rd3, 1, 0;", PTX_WRONG, "division by 0"},
     {"trap;", PTX_WRONG, "a trap"},
+    {"multimem.st.weak.global.b32 [%rd1], 7;", PTX_OUTSIDE, "no multimem address"},
+    {"multimem.ld_reduce.weak.global.add.f32 %f1, [%rd1+514];", PTX_MISALIGNED, "4 bytes"},
+    {"multimem.ld_reduce.weak.global.add.f32 %f1, [%rd1+1024];", PTX_OUTSIDE, "no multimem"},
     {"cvta.to.shared.u64 %rd3, %rd1;", PTX_OUTSIDE, "another space"},
     {"mov.u64 %rd3, words; cvta.shared.u64 %rd4, %rd3; cvta.to.global.u64 %rd5, %rd4;", PTX_OUTSIDE,
      "another space"},

@@ -345,6 +345,9 @@ CUresult CUDAAPI cuDeviceGetAttribute(int *value, CUdevice_attribute which, CUde
     case CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM:
         *value = 1;
         return CUDA_SUCCESS;
+    case CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED:
+        *value = getenv("STANDIN_MULTICAST") != NULL;
+        return CUDA_SUCCESS;
     default:
         *value = 0;
         return CUDA_SUCCESS;

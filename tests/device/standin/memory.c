@@ -59,7 +59,7 @@ static bool is_reached(int device, const block *one)
         }
         return one->device == device;
     case BLOCK_MAPPED:
-        return (one->access >> device & 1) != 0;
+        return !one->is_fleet && (one->access >> device & 1) != 0;
     default:
         return true;
     }
@@ -88,6 +88,25 @@ static void *look_up(uint64_t at, uint32_t bytes, int writes)
     return standin_reach(twin_device, at, bytes);
 }
 
+static uint32_t look_up_all(uint64_t at, uint32_t bytes, void *places[TWIN_MOST_PLACES])
+{
+    return standin_reach_all(twin_device, at, bytes, places);
+}
+
+bool standin_is_bound(uint64_t at)
+{
+    static _Thread_local block last; /* as standin_reach has one */
+    static _Thread_local unsigned long long seen;
+    unsigned long long now = __atomic_load_n(&n_made, __ATOMIC_ACQUIRE);
+    if (seen != now || at - (uintptr_t)last.base >= last.bytes) {
+        if (!standin_find((const void *)(uintptr_t)at, 1, &last)) {
+            last = (block){.base = NULL};
+        }
+        seen = now;
+    }
+    return last.is_bound;
+}
+
 static bool is_lost(int device)
 {
     return standin_lost[device] != 0;
@@ -102,6 +121,10 @@ CUresult standin_add(const block *one)
     *fresh = *one;
     twin_look_up = look_up;
     twin_is_lost = is_lost;
+    if (one->is_fleet) {
+        twin_look_up_all = look_up_all;
+        twin_is_of_fleet = standin_is_bound;
+    }
     pthread_mutex_lock(&lock);
     fresh->number = __atomic_add_fetch(&n_made, 1, __ATOMIC_RELEASE);
     fresh->next = blocks;

@@ -79,6 +79,12 @@ static void *look_up(void *context, uint64_t at, uint32_t bytes, bool writes)
     return standin_reach(*(const int *)context, at, bytes);
 }
 
+static uint32_t look_up_all(void *context, uint64_t at, uint32_t bytes,
+                            void *places[PTX_MOST_PLACES])
+{
+    return standin_reach_all(*(const int *)context, at, bytes, places);
+}
+
 static bool is_lost(void *context)
 {
     return standin_lost[*(const int *)context] != 0;
@@ -117,6 +123,7 @@ CUresult standin_run_ptx(int device, const op *one)
                          .meets = one->kernel->meets,
                          .order = standin_random(1 << 20),
                          .look_up = look_up,
+                         .look_up_all = look_up_all,
                          .is_lost = is_lost,
                          .context = &device};
     ptx_end end = kernel != NULL ? ptx_run(kernel, &launch, said) : PTX_WRONG;

@@ -25,9 +25,10 @@
  * "cuMemAlloc": that call waits while a stream does; STANDIN_TURNS: device 0 of rank 1 is what rank
  * 0 calls device 1, and so on; STANDIN_PEERS: devices reach each other's memory; STANDIN_NO_IPC:
  * allocations have no handles for other processes, as those of a pool; STANDIN_VIRTUAL: they are
- * pieces of virtual memory; STANDIN_STRICT: memory that is freed while another process has it open
- * ends the process; STANDIN_PTX, a file: kernels are executed from that PTX, see ptx/ptx.h;
- * STANDIN_PTX_COUNTS, a file: which, how often, and how many instructions.
+ * pieces of virtual memory; STANDIN_MULTICAST: devices have multicast objects; STANDIN_STRICT:
+ * memory that is freed while another process has it open ends the process; STANDIN_PTX, a file:
+ * kernels are executed from that PTX, see ptx/ptx.h; STANDIN_PTX_COUNTS, a file: which, how often,
+ * and how many instructions.
  */
 
 enum { MOST_DEVICES = 8 };
@@ -65,7 +66,9 @@ typedef struct block {
     uint64_t file_at; /* of a device's: where it begins in the file */
     unsigned n_opened;
     unsigned access;           /* of a mapping: bits of devices */
-    struct physical *physical; /* of a mapping */
+    struct physical *physical; /* of a mapping, as what follows */
+    bool is_fleet;             /* a multicast object: not for plain loads and stores */
+    bool is_bound;             /* memory that is bound to one */
 } block;
 
 enum { PAGE = 4096 };
@@ -94,6 +97,10 @@ int standin_physical(int device);
 bool standin_sees(int device, int other);
 /* Where a device finds bytes that it may reach; NULL: an illegal address. */
 void *standin_reach(int device, uint64_t at, size_t bytes);
+/* multicast.c: the same of an address for all devices of an object; how many there are, or 0. */
+uint32_t standin_reach_all(int device, uint64_t at, size_t bytes, void *places[TWIN_MOST_PLACES]);
+/* Whether memory that is bound lies there. */
+bool standin_is_bound(uint64_t at);
 
 /* context.c */
 typedef struct CUctx_st {

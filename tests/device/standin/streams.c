@@ -100,6 +100,9 @@ static void run_kernel(int device, const op *one)
     twin_device = device;
     twin_end end =
         twin_launch(one->kernel, one->blocks, one->threads, one->argument, standin_random(1 << 20));
+    if (end == TWIN_UNSETTLED) {
+        fprintf(stderr, "stand-in: memory of a multicast object is read without a fence before\n");
+    }
     if (end != TWIN_DONE) {
         lose(device,
              end == TWIN_MISALIGNED ? CUDA_ERROR_MISALIGNED_ADDRESS : CUDA_ERROR_ILLEGAL_ADDRESS);

@@ -25,7 +25,9 @@
     X(cuMemAddressReserve) X(cuMemAddressFree) X(cuMemMap) X(cuMemUnmap) X(cuMemSetAccess)         \
     X(cuMemRetainAllocationHandle) X(cuStreamGetCaptureInfo) X(cuThreadExchangeStreamCaptureMode)  \
     X(cuUserObjectCreate) X(cuUserObjectRelease) X(cuGraphRetainUserObject) X(cuGraphInstantiate)  \
-    X(cuGraphLaunch) X(cuGraphExecDestroy) X(cuGraphDestroy)
+    X(cuGraphLaunch) X(cuGraphExecDestroy) X(cuGraphDestroy) X(cuMulticastCreate)                  \
+    X(cuMulticastAddDevice) X(cuMulticastBindMem) X(cuMulticastUnbind)                             \
+    X(cuMulticastGetGranularity)
 
 typedef void (*any_fn)(void);
 

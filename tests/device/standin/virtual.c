@@ -1,38 +1,27 @@
 /* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
-#include "device/standin/standin.h"
+#include "device/standin/virtual.h"
 
 #include <fcntl.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-/*
- * Virtual memory: memory without addresses, each in a file of its own, and addresses without
- * memory. Who has the file, in whatever process, has the memory, and it goes with the last.
- */
+/* Virtual memory: memory without addresses, and addresses without memory. */
 enum { GRAIN = 16 << 10, MOST_RESERVED = 4096 }; /* small, so that much is in many pieces */
-
-typedef struct physical {
-    struct physical *next;
-    int file;
-    size_t bytes;
-    int device; /* that it lies on */
-    bool is_shared;
-    unsigned n_users; /* handles that were not released, and mappings */
-} physical;
 
 typedef struct reserved {
     char *base;
     size_t bytes;
 } reserved;
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+pthread_mutex_t standin_virtual_lock = PTHREAD_MUTEX_INITIALIZER;
 static physical *all;
 static reserved ranges[MOST_RESERVED];
 
-static physical *known(CUmemGenericAllocationHandle handle)
+physical *standin_physical_known(CUmemGenericAllocationHandle handle)
 {
     physical *one = all;
     while (one != NULL && (CUmemGenericAllocationHandle)(uintptr_t)one != handle) {
@@ -49,27 +38,51 @@ static void drop(physical *one)
             link = &(*link)->next;
         }
         *link = one->next;
+        if (one->bound_to != 0) {
+            fprintf(stderr, "stand-in: memory is released that is bound to a multicast object\n");
+            abort();
+        }
+        if (one->fleet != NULL) {
+            standin_fleet_close(one->fleet);
+        }
         close(one->file);
         free(one);
     }
 }
 
-static CUresult keep(int file, size_t bytes, int device, bool is_shared,
-                     CUmemGenericAllocationHandle *place)
+void standin_virtual_unbind(CUmemGenericAllocationHandle object, int device)
+{
+    pthread_mutex_lock(&standin_virtual_lock);
+    for (physical *one = all; one != NULL; one = one->next) {
+        if (one->bound_to == object && one->device == device) {
+            one->bound_to = 0;
+        }
+    }
+    pthread_mutex_unlock(&standin_virtual_lock);
+}
+
+CUresult standin_physical_keep(const physical *what, CUmemGenericAllocationHandle *place)
 {
     physical *fresh = calloc(1, sizeof *fresh);
-    if (fresh == NULL || file < 0) {
+    if (fresh == NULL || what->file < 0) {
         free(fresh);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
-    *fresh = (physical){
-        .file = file, .bytes = bytes, .device = device, .is_shared = is_shared, .n_users = 1};
-    pthread_mutex_lock(&lock);
+    *fresh = *what;
+    fresh->n_users = 1;
+    pthread_mutex_lock(&standin_virtual_lock);
     fresh->next = all;
     all = fresh;
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_unlock(&standin_virtual_lock);
     *place = (CUmemGenericAllocationHandle)(uintptr_t)fresh;
     return CUDA_SUCCESS;
+}
+
+static CUresult keep(int file, size_t bytes, int device, bool is_shared,
+                     CUmemGenericAllocationHandle *place)
+{
+    const physical one = {.file = file, .bytes = bytes, .device = device, .is_shared = is_shared};
+    return standin_physical_keep(&one, place);
 }
 
 CUresult CUDAAPI cuMemGetAllocationGranularity(size_t *bytes, const CUmemAllocationProp *wanted,
@@ -106,12 +119,12 @@ CUresult CUDAAPI cuMemCreate(CUmemGenericAllocationHandle *place, size_t bytes,
 CUresult CUDAAPI cuMemRelease(CUmemGenericAllocationHandle handle)
 {
     ENTER(cuMemRelease, false);
-    pthread_mutex_lock(&lock);
-    physical *one = known(handle);
+    pthread_mutex_lock(&standin_virtual_lock);
+    physical *one = standin_physical_known(handle);
     if (one != NULL) {
         drop(one);
     }
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_unlock(&standin_virtual_lock);
     return one != NULL ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
@@ -120,16 +133,27 @@ CUresult CUDAAPI cuMemExportToShareableHandle(void *place, CUmemGenericAllocatio
                                               unsigned long long flags)
 {
     ENTER(cuMemExportToShareableHandle, false);
-    pthread_mutex_lock(&lock);
-    const physical *one = known(handle);
+    pthread_mutex_lock(&standin_virtual_lock);
+    const physical *one = standin_physical_known(handle);
     bool can = one != NULL && one->is_shared && place != NULL && flags == 0 &&
                type == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
     int file = can ? fcntl(one->file, F_DUPFD_CLOEXEC, 0) : -1;
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_unlock(&standin_virtual_lock);
     if (file >= 0) {
         memcpy(place, &file, sizeof file);
     }
     return !can ? CUDA_ERROR_INVALID_VALUE : file < 0 ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS;
+}
+
+static CUresult import_fleet(int file, size_t bytes, CUmemGenericAllocationHandle *place)
+{
+    physical one = {.file = fcntl(file, F_DUPFD_CLOEXEC, 0), .device = -1, .is_shared = true};
+    one.fleet = one.file >= 0 ? standin_fleet_open(one.file, bytes) : NULL;
+    if (one.fleet == NULL) {
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    one.bytes = one.fleet->bytes;
+    return standin_physical_keep(&one, place);
 }
 
 CUresult CUDAAPI cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *place, void *handle,
@@ -144,8 +168,11 @@ CUresult CUDAAPI cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *pl
     }
     if (fstat(file, &status) != 0 || status.st_size < GRAIN + PAGE ||
         pread(file, about, sizeof about, status.st_size - PAGE) != (ssize_t)sizeof about ||
-        about[0] != STANDIN_MAGIC) {
+        (about[0] != STANDIN_MAGIC && about[0] != STANDIN_FLEET_MAGIC)) {
         return CUDA_ERROR_INVALID_VALUE;
+    }
+    if (about[0] == STANDIN_FLEET_MAGIC) {
+        return import_fleet(file, (size_t)status.st_size, place);
     }
     int device = 0;
     while (device < MOST_DEVICES - 1 && standin_physical(device) != (int)about[1]) {
@@ -177,9 +204,9 @@ CUresult CUDAAPI cuMemAddressReserve(CUdeviceptr *place, size_t bytes, size_t al
                                      CUdeviceptr wanted, unsigned long long flags)
 {
     ENTER(cuMemAddressReserve, false);
-    (void)alignment;
     (void)wanted;
-    if (place == NULL || bytes == 0 || bytes % GRAIN != 0 || flags != 0) {
+    if (place == NULL || bytes == 0 || bytes % GRAIN != 0 || flags != 0 ||
+        (alignment & (alignment - 1)) != 0) {
         return CUDA_ERROR_INVALID_VALUE;
     }
     char *base =
@@ -188,14 +215,14 @@ CUresult CUDAAPI cuMemAddressReserve(CUdeviceptr *place, size_t bytes, size_t al
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     int i = 0;
-    pthread_mutex_lock(&lock);
+    pthread_mutex_lock(&standin_virtual_lock);
     while (i < MOST_RESERVED && ranges[i].base != NULL) {
         i++;
     }
     if (i < MOST_RESERVED) {
         ranges[i] = (reserved){base, bytes};
     }
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_unlock(&standin_virtual_lock);
     if (i == MOST_RESERVED) {
         munmap(base, 2 * bytes);
         return CUDA_ERROR_OUT_OF_MEMORY;
@@ -219,30 +246,34 @@ CUresult CUDAAPI cuMemAddressFree(CUdeviceptr at, size_t bytes)
     if (standin_search(is_within, &wanted, &left)) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    pthread_mutex_lock(&lock);
+    pthread_mutex_lock(&standin_virtual_lock);
     reserved *range = range_of(wanted.base, bytes);
     bool is_whole = range != NULL && range->base == wanted.base && range->bytes == bytes;
     if (is_whole) {
         munmap(range->base, 2 * bytes);
         range->base = NULL;
     }
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_unlock(&standin_virtual_lock);
     return is_whole ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
-/* Under the lock. */
+/* Under the lock. An object lies where its file does, for it has no addresses by which others
+ * write.
+ */
 static CUresult map(reserved *range, char *base, size_t bytes, physical *one)
 {
-    char *memory = base + range->bytes;
-    if (mmap(memory, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, one->file, 0) ==
-        MAP_FAILED) {
+    char *memory = one->fleet != NULL ? (char *)one->fleet + PAGE : base + range->bytes;
+    if (one->fleet == NULL && mmap(memory, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED,
+                                   one->file, (off_t)one->at) == MAP_FAILED) {
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     const block fresh = {.kind = BLOCK_MAPPED,
-                         .device = one->device,
+                         .device = one->fleet != NULL ? 0 : one->device,
                          .base = base,
                          .bytes = bytes,
                          .memory = memory,
+                         .is_fleet = one->fleet != NULL,
+                         .is_bound = one->bound_to != 0,
                          .physical = one};
     one->n_users++;
     return standin_add(&fresh);
@@ -258,13 +289,19 @@ CUresult CUDAAPI cuMemMap(CUdeviceptr at, size_t bytes, size_t offset,
     if (offset != 0 || flags != 0 || bytes == 0 || standin_search(is_within, &wanted, &other)) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    pthread_mutex_lock(&lock);
-    physical *one = known(handle);
+    pthread_mutex_lock(&standin_virtual_lock);
+    physical *one = standin_physical_known(handle);
+    const fleet_page *fleet = one != NULL ? one->fleet : NULL;
+    pthread_mutex_unlock(&standin_virtual_lock);
+    if (fleet != NULL) {
+        standin_fleet_await(fleet);
+    }
+    pthread_mutex_lock(&standin_virtual_lock);
     reserved *range = range_of(wanted.base, bytes);
     CUresult result = one == NULL || range == NULL || bytes != one->bytes
                           ? CUDA_ERROR_INVALID_VALUE
                           : map(range, wanted.base, bytes, one);
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_unlock(&standin_virtual_lock);
     return result;
 }
 
@@ -283,10 +320,12 @@ CUresult CUDAAPI cuMemUnmap(CUdeviceptr at, size_t bytes)
     if (!standin_take_out(one.base, BLOCK_MAPPED, &one)) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    (void)mmap(one.memory, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
-    pthread_mutex_lock(&lock);
+    if (!one.is_fleet) {
+        (void)mmap(one.memory, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+    }
+    pthread_mutex_lock(&standin_virtual_lock);
     drop(one.physical);
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_unlock(&standin_virtual_lock);
     return CUDA_SUCCESS;
 }
 
@@ -313,7 +352,8 @@ CUresult CUDAAPI cuMemSetAccess(CUdeviceptr at, size_t bytes, const CUmemAccessD
             (CUdeviceptr)(uintptr_t)one.base != at + done || one.bytes > bytes - done) {
             return CUDA_ERROR_INVALID_VALUE;
         }
-        bool is_seen = (access & ~(1u << one.device)) == 0 || getenv("STANDIN_PEERS") != NULL;
+        bool is_seen =
+            (access & ~(1u << one.device)) == 0 || one.is_fleet || getenv("STANDIN_PEERS") != NULL;
         if (!is_seen) {
             return CUDA_ERROR_INVALID_DEVICE;
         }
@@ -330,9 +370,9 @@ CUresult CUDAAPI cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *place
     if (place == NULL || !standin_find(pointer, 1, &one) || one.kind != BLOCK_MAPPED) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    pthread_mutex_lock(&lock);
+    pthread_mutex_lock(&standin_virtual_lock);
     one.physical->n_users++;
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_unlock(&standin_virtual_lock);
     *place = (CUmemGenericAllocationHandle)(uintptr_t)one.physical;
     return CUDA_SUCCESS;
 }
@@ -374,10 +414,10 @@ CUresult standin_alloc_pieces(CUdeviceptr *place, size_t bytes)
 
 CUresult standin_free_pieces(CUdeviceptr at)
 {
-    pthread_mutex_lock(&lock);
+    pthread_mutex_lock(&standin_virtual_lock);
     const reserved *range = range_of((char *)(uintptr_t)at, 1);
     size_t bytes = range != NULL && range->base == (char *)(uintptr_t)at ? range->bytes : 0;
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_unlock(&standin_virtual_lock);
     CUresult result = bytes == 0 ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
     for (int d = 0; bytes > 0 && d < MOST_DEVICES; d++) {
         standin_drain(d);

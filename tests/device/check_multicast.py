@@ -1,0 +1,131 @@
+#!/usr/bin/env python3
+# Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0
+"""Mixed collectives by multicast objects as a user sees them, on the stand-in for the driver: that they are used, why not
+where they are not, and what is left when calls fail or ranks die.
+
+    check_multicast.py --ferry PATH [--only CASE]
+
+Prints the name of every failing case with its reason and exits 1.
+"""
+
+import argparse
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+LIMIT_S = 120
+BY_OBJECTS = "goes by multicast objects"
+WITHOUT = "goes without multicast objects: "
+# Calls of the driver's in the order in which objects are made, and how often each may fail before nothing does.
+CALLS = ("cuMulticastGetGranularity", "cuMulticastCreate", "cuMemExportToShareableHandle", "cuMemImportFromShareableHandle",
+         "cuMulticastAddDevice", "cuMemCreate", "cuMulticastBindMem", "cuMemAddressReserve", "cuMemMap", "cuMemSetAccess")
+
+
+def ferry(*words, **more):
+    """Status, output and errors."""
+    env = {**os.environ, "STANDIN_QUIET": "1", "STANDIN_CHANNELS": "8", "STANDIN_DEVICES": "8", "STANDIN_PEERS": "1",
+           "STANDIN_MULTICAST": "1", "FERRY_LOG": "info", **more}
+    env = {name: value for name, value in env.items() if value}
+    done = subprocess.run([OPTIONS.ferry, *words], env=env, stdin=subprocess.DEVNULL, text=True,
+                          stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=LIMIT_S, check=False)
+    return done.returncode, done.stdout, done.stderr
+
+
+def mixed(*words, ranks=4, engine="shm", **more):
+    """The status, results and log; nothing is left open whatever has happened."""
+    with tempfile.NamedTemporaryFile() as leaks:
+        status, out, err = ferry("bench", "mixed", "--memory", "cuda", "--ranks", str(ranks), "--transport", engine,
+                                 "--sizes", "8K:8K", "--warmup", "0", "--iterations", "2", "--json", "--check", *words,
+                                 STANDIN_MULTICAST_LEAKS=leaks.name, **more)
+        left = pathlib.Path(leaks.name).read_text(encoding="utf-8")
+    assert left == "", (words, more, left, err)
+    return status, out, err
+
+
+def good(*words, **more):
+    status, out, err = mixed(*words, **more)
+    assert status == 0, (words, more, out, err)
+    about = json.loads(out)
+    assert about["wrong"] == 0 and about["by"] == "kernels", (words, more, about)
+    assert all(line["differing_ranks"] == 0 for line in about["results"]), about
+    return err
+
+
+def without(says, *words, **more):
+    err = good(*words, **more)
+    assert BY_OBJECTS not in err and WITHOUT in err and says in err, (says, err)
+
+
+def case_info():
+    """Whether they are there."""
+    for has, says in (("1", "; has multicast objects"), ("", "; has no multicast objects")):
+        status, out, err = ferry("info", STANDIN_MULTICAST=has)
+        assert status == 0 and says in out, (out, err)
+    status, out, err = ferry("info", STANDIN_LACKS="cuMulticastCreate")
+    assert status == 0 and "; has no multicast objects" in out, (out, err)
+
+
+def case_runs():
+    """All operations, modes and types, by processes and by threads."""
+    for engine, ranks, words in (("shm", 2, ("--local-dp", "2")), ("shm", 4, ("--local-tp", "2")), ("inproc", 4, ()),
+                                 ("shm", 4, ("--local-dp", "4", "--dtype", "f32")), ("inproc", 8, ("--local-tp", "4")),
+                                 ("shm", 3, ("--dtype", "f16")), ("inproc", 2, ("--dtype", "f16"))):
+        err = good(*words, ranks=ranks, engine=engine)
+        assert err.count(BY_OBJECTS) == ranks, (words, err)
+
+
+def case_falls_back():
+    """One line says why not, and results are right."""
+    without("CUDA device 0 has none", STANDIN_MULTICAST="")
+    without("they need one of CUDA 12.1 or later", STANDIN_LACKS="cuMulticastBindMem")
+    without("share a device", STANDIN_DEVICES="2")
+    without("its ranks are on several nodes", "--inter-dp", "2", engine="inproc")
+
+
+def case_calls_fail():
+    """The first, the second and so on, in each process or on one rank only: without objects, or kernels."""
+    for name in CALLS:
+        for number in (1, 2, 3, 4, 10**9):
+            status, out, err = mixed("--local-tp", "2", "--op", "all-reduce-all-gather", ranks=4,
+                                     FERRY_DEADLINE="10", STANDIN_FAIL=f"{name}:{number}")
+            where = (name, number, status, out, err)
+            assert status == 0 and json.loads(out)["wrong"] == 0, where
+        assert BY_OBJECTS in err and WITHOUT not in err, where
+
+
+def case_killed():
+    """A rank that dies in one of the calls is missed by the others, which do not wait in the driver for its device."""
+    for name in ("cuMemImportFromShareableHandle", "cuMulticastAddDevice", "cuMulticastBindMem", "cuMemAddressReserve",
+                 "cuMemSetAccess"):
+        with tempfile.NamedTemporaryFile() as leaks:
+            status, _, err = ferry("bench", "mixed", "--memory", "cuda", "--ranks", "4", "--transport", "shm", "--sizes",
+                                   "8K:8K", FERRY_DEADLINE="4", STANDIN_KILL=f"{name}:1", STANDIN_MULTICAST_LEAKS=leaks.name)
+            left = pathlib.Path(leaks.name).read_text(encoding="utf-8")
+        assert status != 0 and "rank 1" in err and left == "", (name, status, err, left)
+
+
+def main():
+    global OPTIONS
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--ferry", required=True)
+    parser.add_argument("--only")
+    OPTIONS = parser.parse_args()
+    n_failed = 0
+    for name, case in list(globals().items()):
+        if not name.startswith("case_") or OPTIONS.only not in (None, name.removeprefix("case_")):
+            continue
+        try:
+            case()
+            print("ok     ", name)
+        except (AssertionError, subprocess.TimeoutExpired) as failure:
+            n_failed += 1
+            print("FAILED ", name, failure)
+    return 1 if n_failed else 0
+
+
+OPTIONS = None
+if __name__ == "__main__":
+    sys.exit(main())
