@@ -103,7 +103,9 @@ FERRY_API ferry_status ferry_names_get_side(ferry_names *names, const char *from
 /*
  * The spec of a model that goes from ranks that hold it in one naming to ranks that want it in
  * another, cut by short forms such as "tp=4,pp=2" (NULL or "": one rank has all). Ranks of the
- * destination begin at first_rank. The namings may be the same.
+ * destination begin at first_rank. The namings may be the same. Where tensors are transposed on the
+ * way, the side of the one rank that has all is in boxes; if both are cut, that is
+ * FERRY_ERR_UNSUPPORTED.
  */
 FERRY_API ferry_status ferry_names_get_spec(ferry_names *names, const char *from,
                                             const char *source, const char *to,

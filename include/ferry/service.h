@@ -252,8 +252,8 @@ FERRY_API ferry_status ferry_service_start(ferry_service *service, ferry_queue *
 
 /*
  * For callers that know what the library cannot see, such as memory that was freed: this rank must
- * not take part in the next schedule, rebind, run or ferry_service_recover_onto. Local; that call
- * then reads and writes none of this rank's buffers, and ends on all ranks with
+ * not take part in the next init, schedule, rebind, run or ferry_service_recover_onto. Local; that
+ * call then reads and writes none of this rank's buffers, and ends on all ranks with
  * FERRY_ERR_INVALID_INPUT, this rank's number and the reason (one sentence, cut to fit). NULL takes
  * it back.
  */

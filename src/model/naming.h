@@ -90,6 +90,19 @@ ferry_status fy_naming_expand(ferry_names *names, fy_naming *naming, ferry_error
 /* The tensor of a name, or FY_INDEX_NONE. */
 uint32_t fy_naming_find_tensor(const fy_naming *naming, const char *name);
 
+/* Whether one of their tensors is a transposed one of the other's, which a map cannot say. */
+ferry_status fy_naming_is_turned(ferry_names *names, const char *from, const char *to,
+                                 bool *turned_out, ferry_error *error);
+
+/* Appends the tensors of `to`, as a spec has them, of the types that they get of those of `from`.
+ */
+ferry_status fy_naming_list(ferry_names *names, const char *from, const char *to, json_t *list,
+                            ferry_error *error);
+
+/* As ferry_names_get_side, for a spec that has the tensors of `from` and their types. */
+ferry_status fy_naming_side(ferry_names *names, const char *from, const char *to, uint32_t rank,
+                            ferry_side **side_out, ferry_error *error);
+
 /* Whether it is there, as far as is known. */
 bool fy_naming_is_there(const fy_naming *naming, const fy_naming_tensor *tensor);
 

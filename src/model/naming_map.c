@@ -12,6 +12,7 @@ typedef struct joining {
     const fy_naming *from, *to;
     ferry_map *map;   /* NULL: a side is made */
     ferry_side *side; /* NULL: a map is made */
+    bool is_bare;     /* the side says neither tensors nor types: a spec does */
     size_t parameter;
     bool *is_named; /* [tensors of from]: the side has them already */
 } joining;
@@ -366,27 +367,26 @@ static ferry_status add_parameters(joining *j, const uint32_t *ranks, size_t n_r
         for (uint32_t d = 0; d < t->n_dims; d++) {
             elements *= t->shape[d];
         }
-        FY_TRY(find_dtype(j, t, &dtype, error));
-        FY_TRY(name_sources(j, t, error));
-        FY_TRY(ferry_side_add_parameter(j->side, ranks, n_ranks, t->name, &dtype, elements, 0,
-                                        &j->parameter, error));
+        if (!j->is_bare) {
+            FY_TRY(find_dtype(j, t, &dtype, error));
+            FY_TRY(name_sources(j, t, error));
+        }
+        FY_TRY(ferry_side_add_parameter(j->side, ranks, n_ranks, t->name,
+                                        j->is_bare ? NULL : &dtype, elements, 0, &j->parameter,
+                                        error));
         FY_TRY(ferry_side_set_shape(j->side, j->parameter, t->n_dims, t->shape, error));
         FY_TRY(fill_target(j, t, error));
     }
     return FERRY_OK;
 }
 
-ferry_status ferry_names_get_side(ferry_names *names, const char *from, const char *to,
-                                  const uint32_t *ranks, size_t n_ranks, ferry_side **side_out,
-                                  ferry_error *error)
+static ferry_status make_side(ferry_names *names, const char *from, const char *to, bool is_bare,
+                              const uint32_t *ranks, size_t n_ranks, ferry_side **side_out,
+                              ferry_error *error)
 {
     joining j;
-    FY_TRY(fy_check_use(names != NULL && from != NULL && to != NULL && side_out != NULL &&
-                            ranks != NULL && n_ranks > 0,
-                        "ferry_names_get_side needs names, two namings, ranks and a place for the "
-                        "result",
-                        error));
     FY_TRY(find_both(names, from, to, &j, error));
+    j.is_bare = is_bare;
     j.is_named = fy_alloc_zeroed(j.from->n_tensors, sizeof *j.is_named);
     ferry_status status = fy_check_memory(j.is_named != NULL, "the names of a model", error);
     FY_THEN(status, ferry_side_create(&j.side, error));
@@ -398,4 +398,80 @@ ferry_status ferry_names_get_side(ferry_names *names, const char *from, const ch
     ferry_side_destroy(j.side);
     fy_free(j.is_named);
     return status;
+}
+
+ferry_status ferry_names_get_side(ferry_names *names, const char *from, const char *to,
+                                  const uint32_t *ranks, size_t n_ranks, ferry_side **side_out,
+                                  ferry_error *error)
+{
+    FY_TRY(fy_check_use(names != NULL && from != NULL && to != NULL && side_out != NULL &&
+                            ranks != NULL && n_ranks > 0,
+                        "ferry_names_get_side needs names, two namings, ranks and a place for the "
+                        "result",
+                        error));
+    return make_side(names, from, to, false, ranks, n_ranks, side_out, error);
+}
+
+ferry_status fy_naming_side(ferry_names *names, const char *from, const char *to, uint32_t rank,
+                            ferry_side **side_out, ferry_error *error)
+{
+    return make_side(names, from, to, true, &rank, 1, side_out, error);
+}
+
+/* ---- for specs ---- */
+
+ferry_status fy_naming_is_turned(ferry_names *names, const char *from, const char *to,
+                                 bool *turned_out, ferry_error *error)
+{
+    joining j;
+    bool made;
+    *turned_out = false;
+    FY_TRY(find_both(names, from, to, &j, error));
+    for (size_t i = 0; i < j.to->n_tensors; i++) {
+        const fy_naming_tensor *t = &j.to->tensors[i];
+        FY_TRY(is_made(&j, t, &made, error));
+        for (size_t k = 0; made && k < t->n_parts; k++) {
+            const fy_naming_part *part = &names->parts[j.to->part_numbers[t->first_part + k]];
+            *turned_out |= is_turned(source_of(&j, t, k), part) != is_turned(t, part);
+        }
+    }
+    return FERRY_OK;
+}
+
+static json_t *entry_of(const fy_naming_tensor *t, ferry_dtype dtype)
+{
+    char text[32];
+    json_t *shape = json_array();
+    bool done = shape != NULL;
+    ferry_dtype_format(dtype, text, sizeof text);
+    for (uint32_t d = 0; d < t->n_dims; d++) {
+        done = done && json_array_append_new(shape, json_integer((json_int_t)t->shape[d])) == 0;
+    }
+    json_t *entry = json_pack("{s:s, s:O, s:s}", "name", t->name, "shape", shape, "dtype", text);
+    json_decref(shape);
+    if (!done) {
+        json_decref(entry);
+    }
+    return done ? entry : NULL;
+}
+
+ferry_status fy_naming_list(ferry_names *names, const char *from, const char *to, json_t *list,
+                            ferry_error *error)
+{
+    joining j;
+    bool made;
+    ferry_dtype dtype;
+    FY_TRY(find_both(names, from, to, &j, error));
+    for (size_t i = 0; i < j.to->n_tensors; i++) {
+        const fy_naming_tensor *t = &j.to->tensors[i];
+        FY_TRY(is_made(&j, t, &made, error));
+        if (!made) {
+            continue;
+        }
+        FY_TRY(find_dtype(&j, t, &dtype, error));
+        if (json_array_append_new(list, entry_of(t, dtype)) != 0) {
+            return fy_fail_no_memory(error, "the tensors of a spec");
+        }
+    }
+    return FERRY_OK;
 }

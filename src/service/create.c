@@ -116,8 +116,8 @@ static ferry_status init(ferry_service *service, ferry_error *error)
          .value = service->transport != NULL,
          .how = FY_SAME},
         {.value = fy_object_propose(service->world, FY_OBJECT_SERVICE), .how = FY_MOST}};
-    ferry_status status =
-        fy_agree_on(service->world, FY_JOINT_SERVICE_INIT, 0, fields, N, FERRY_OK, error);
+    ferry_status status = fy_take_refusal(service, error);
+    status = fy_agree_on(service->world, FY_JOINT_SERVICE_INIT, 0, fields, N, status, error);
     if (status == FERRY_OK) {
         fy_object_settle(service->world, FY_OBJECT_SERVICE, (uint32_t)fields[NUMBER].value);
     }
@@ -150,7 +150,9 @@ ferry_status ferry_service_init(ferry_service *service, ferry_log_level log_leve
                        "log level");
     }
     FY_TRY(fy_world_check_order(service->world, "ferry_service_init", error));
-    fy_log_set_level(log_level);
+    if (!service->refuses) {
+        fy_log_set_level(log_level);
+    }
     return fy_service_open(service, error);
 }
 

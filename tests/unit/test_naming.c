@@ -420,7 +420,7 @@ static void test_find_naming(void **state)
 
 #define GPT                                                                                        \
     "{'model_type':'gpt_oss','num_hidden_layers':1,'hidden_size':8,'vocab_size':10,"               \
-    "'num_attention_heads':2,'num_key_value_heads':1,'head_dim':4,'intermediate_size':6,"          \
+    "'num_attention_heads':2,'num_key_value_heads':2,'head_dim':4,'intermediate_size':6,"          \
     "'num_local_experts':2}"
 
 /* vLLM calls some modules otherwise than files do. */
@@ -447,6 +447,38 @@ static void test_server_names(void **state)
 
 /* ---- sides and specs ---- */
 
+/* What is transposed on the way needs a rank that has all of one side. */
+static void check_turned_specs(ferry_names *names)
+{
+    static const struct {
+        const char *from, *source, *to, *destination;
+        uint32_t first_rank, n_ranks; /* 0: refused */
+    } rows[] = {
+        {"hf", NULL, "megatron", "tp=2", 1, 3},     {"hf", "", "megatron", "ep=2", 0, 2},
+        {"megatron", "tp=2", "hf", NULL, 2, 3},     {"hf", NULL, "megatron", "", 1, 2},
+        {"hf", "tp=2", "megatron", "tp=2", 2, 0},   {"hf", "tp=2", "transformers", "tp=2", 2, 4},
+        {"megatron", "tp=2", "vllm", "tp=2", 2, 4},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        ferry_spec *spec = NULL;
+        ferry_plan *plan = NULL;
+        ferry_error error;
+        ferry_status status =
+            ferry_names_get_spec(names, rows[i].from, rows[i].source, rows[i].to,
+                                 rows[i].destination, rows[i].first_rank, &spec, &error);
+        if (rows[i].n_ranks == 0) {
+            assert_int_equal(status, FERRY_ERR_UNSUPPORTED);
+            check_says("", "has transposed, and both are cut", &error);
+            continue;
+        }
+        must(status, &error);
+        must(ferry_plan_create(spec, NULL, &plan, &error), &error);
+        assert_int_equal(ferry_plan_rank_count(plan), rows[i].n_ranks);
+        ferry_plan_destroy(plan);
+        ferry_spec_destroy(spec);
+    }
+}
+
 static void test_transposed(void **state)
 {
     (void)state;
@@ -463,6 +495,7 @@ static void test_transposed(void **state)
     must(ferry_names_get_side(names, "hf", "megatron", ranks, 1, &side, &error), &error);
     must(ferry_side_write_json(side, text_write, &text, &error), &error);
     assert_non_null(strstr(text.bytes, "decoder.layers.0.mlp.experts.linear_fc1.weight1"));
+    check_turned_specs(names);
     text_cleanup(&text);
     ferry_side_destroy(side);
     ferry_map_destroy(map);

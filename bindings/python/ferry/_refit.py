@@ -714,7 +714,11 @@ class Refit:
         if service is not None and self._owns_service:
             service.__exit__(kind, error, trace)  # or it refuses, and everything stays
         elif service is not None and service._handle is not None:
-            service.clear_requests()
+            try:
+                service.clear_requests()
+            except Misuse:  # a run is under way, which the end of the service ends
+                if error is None:
+                    raise
             if self._before is not None:
                 service._report = self._before[0]
         self._service, self._shards, self._watched = None, [], []

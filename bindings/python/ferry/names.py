@@ -189,8 +189,8 @@ class Names:
         """The spec of this model on its way from one layout to another.
 
         ``names`` is a naming, or two such as ``"megatron:vllm"``. ``source`` and ``destination`` are
-        short forms such as ``"tp=4,pp=2"``; None: one rank has all. Ranks of the destination begin
-        at ``first_rank``.
+        short forms such as ``"tp=4,pp=2"``; None: one rank has all, as it must on one side where
+        tensors are transposed on the way. Ranks of the destination begin at ``first_rank``.
         """
         from ._plan import Spec
 

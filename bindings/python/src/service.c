@@ -188,17 +188,6 @@ bool fp_service_call_in(ferry_world *raw, fp_service *own, bool good, fp_call_fn
     return false;
 }
 
-static bool do_block(fp_service *own, fp_call_fn function, call *c)
-{
-    c->own = own;
-    if (!fp_service_enter(own)) {
-        return false;
-    }
-    bool good = fp_block(own->raw, function, c);
-    fp_service_leave(own);
-    return good;
-}
-
 static PyObject *none_if(bool good)
 {
     if (!good) {
@@ -207,19 +196,30 @@ static PyObject *none_if(bool good)
     Py_RETURN_NONE;
 }
 
-static PyObject *init(PyObject *self, PyObject *args)
+static bool parse_level(PyObject *args, ferry_log_level *level_out)
 {
     const char *text;
-    call c = {.level = FERRY_LOG_INFO};
     ferry_error error;
     if (!PyArg_ParseTuple(args, "s", &text)) {
+        return false;
+    }
+    ferry_status status = ferry_log_level_parse(text, level_out, &error);
+    if (status != FERRY_OK) {
+        fp_raise(status, error.message);
+    }
+    return status == FERRY_OK;
+}
+
+static PyObject *init(PyObject *self, PyObject *args)
+{
+    fp_service *own = (fp_service *)self;
+    call c = {.own = own, .level = FERRY_LOG_INFO};
+    if (!fp_service_enter(own)) {
         return NULL;
     }
-    ferry_status status = ferry_log_level_parse(text, &c.level, &error);
-    if (status != FERRY_OK) {
-        return fp_raise(status, error.message);
-    }
-    return none_if(do_block((fp_service *)self, call_init, &c));
+    bool good = fp_service_call(own, parse_level(args, &c.level), call_init, &c);
+    fp_service_leave(own);
+    return none_if(good);
 }
 
 static PyObject *schedule(PyObject *self, PyObject *unused)

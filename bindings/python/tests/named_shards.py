@@ -7,18 +7,23 @@ from __future__ import annotations
 import json
 import os
 import tempfile
+import threading
 from typing import Any, Dict, List
 
 import torch
 from safetensors.torch import load_file, save_file
 
 import ferry
+from ferry import _ferry
 
 
 def named_shards(config: Dict[str, Any], full: Dict[str, Any], naming: str, n: int) -> List[Any]:
     """Of each of n ranks its tensors, by their names."""
     if n == 1:  # a side in boxes says also what is transposed on the way
         return [named(config, full, naming)]
+    if config["model_type"] == "gpt_oss":  # of which files in another naming are not written
+        spec = ferry.Names(config, dtype="f32").spec("hf:" + naming, None, "tp=%d" % n)
+        return spread(spec, [full], n)
     with tempfile.TemporaryDirectory() as folder:
         source, to = os.path.join(folder, "hf"), os.path.join(folder, "to")
         os.mkdir(source)
@@ -27,6 +32,33 @@ def named_shards(config: Dict[str, Any], full: Dict[str, Any], naming: str, n: i
         save_file(full, os.path.join(source, "model.safetensors"))
         ferry.reshard(source, "tp=%d" % n, to, names=naming)
         return [load_file(os.path.join(to, "rank-%05d.safetensors" % rank)) for rank in range(n)]
+
+
+def spread(spec: ferry.Spec, sources: List[Any], n: int) -> List[Any]:
+    """What each rank of the destination, which begins at 0, has after a refit: ranks are threads."""
+    plan = ferry.plan(spec)
+    worlds = _ferry.world_of_threads(max(n, len(sources)))
+    made: List[Any] = [{} for _ in worlds]
+    failed: List[BaseException] = []
+
+    def run(rank: int) -> None:
+        try:
+            for name, shard in plan.shards("destination", rank).items() if rank < n else ():
+                made[rank][name] = torch.full(tuple(shard.shape), float("nan"))
+            source = sources[rank] if rank < len(sources) else None
+            ferry.refit(source, made[rank] if rank < n else None, spec, world=worlds[rank])
+        except BaseException as error:
+            failed.append(error)
+            worlds[rank].abort(str(error))
+
+    threads = [threading.Thread(target=run, args=(rank,)) for rank in range(len(worlds))]
+    for one in threads:
+        one.start()
+    for one in threads:
+        one.join()
+    if failed:
+        raise failed[0]
+    return made[:n]
 
 
 def named(config: Dict[str, Any], full: Dict[str, Any], naming: str) -> Dict[str, Any]:

@@ -35,7 +35,14 @@ def handler(world, **options):
     return ferry.MixedCommHandler(*[None] * 10, dtype, device, world=world, **how)
 
 
+def service(world, log_level="WARN"):
+    one = ferry.RemoteCopyService(world)
+    one.init(log_level=log_level)
+    return one
+
+
 OPENED = {
+    "service": (service, ({"log_level": "zzz"}, {"log_level": 5})),
     "refit": (refit, ({"checksum": "zzz"}, {"paths": "foo"}, {"memory_cap": -5},
                       {"threads": 10 ** 6}, {"slot_bytes": 10 ** 30}, {"progress": 5},
                       {"nothing": 1}, {"service": 5})),
@@ -44,7 +51,7 @@ OPENED = {
 }
 
 
-ABOUT = {"dtype": "zz", "paths": "a path is"}  # where it is not the option's name
+ABOUT = {"dtype": "zz", "paths": "a path is", "log_level": ""}  # where it is not the option's name
 
 
 def opened(rank, size, folder, kind):
@@ -56,7 +63,7 @@ def opened(rank, size, folder, kind):
         try:
             make(world, **(wrong if rank == 1 else {})).__exit__(None, None, None)
             heard.append("nothing")
-        except ferry.Error as error:
+        except (ferry.Error, TypeError) as error:
             heard.append((type(error).__name__, str(error)))
     make(world).__exit__(None, None, None)
     world.close()
@@ -173,6 +180,25 @@ class OneMistakes(unittest.TestCase):
         one.close()
         with self.assertRaisesRegex(ferry.Misuse, "the refit is closed"):
             one.run()
+
+    def test_a_block_that_raises_in_a_run(self):
+        """What it raises is what the caller gets, whoever has the service."""
+        whole = {**SPEC, "source": WHOLE, "destination": WHOLE}
+        for is_given in (False, True):
+            with self.subTest(is_given=is_given):
+                (world,) = _ferry.world_of_threads(1)
+                own = service(world)
+                given = {"service": own} if is_given else {"world": world}
+                target = bytearray(N * N)
+                with self.assertRaisesRegex(KeyError, "of the block"):
+                    with ferry.Refit({"w": bytes(N * N)}, {"w": target}, whole, **given) as one:
+                        run = one.start()
+                        raise KeyError("of the block")
+                self.assertFalse(run is None)
+                with self.assertRaisesRegex(ferry.Misuse, "the refit is closed"):
+                    one.run()
+                own.finalize()
+                world.close()
 
     def test_defaults_by_none(self):
         whole = {**SPEC, "source": WHOLE, "destination": WHOLE}
