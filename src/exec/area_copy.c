@@ -180,6 +180,14 @@ static void assemble(fy_walk_side *to, fy_walk_side *from)
     }
 }
 
+/* Elements that end up side by side, and are so many that they are better not put together first.
+ */
+static bool is_joined(const fy_rows_kernels *kernels, const fy_block *b)
+{
+    return kernels->join != NULL && b->row_bytes <= 8 && (b->row_bytes & (b->row_bytes - 1)) == 0 &&
+           b->to_distance == b->row_bytes && b->n_rows * b->row_bytes >= JOIN_FROM;
+}
+
 static void copy_sides(fy_walk_side *to, fy_walk_side *from)
 {
     queue q = {.kernels = fy_rows_kernels_of(fy_cpu_isa())};
@@ -187,6 +195,9 @@ static void copy_sides(fy_walk_side *to, fy_walk_side *from)
         fy_block b = fy_block_here(to, from);
         if (b.row_bytes >= STREAM_FROM || fy_is_lines(&b) || goes_alone(&b)) {
             stream_block(&q, &b);
+            fy_block_take(to, from, &b);
+        } else if (is_joined(q.kernels, &b)) {
+            q.kernels->join(&b, true);
             fy_block_take(to, from, &b);
         } else if (to->walk.n_here >= BUFFER && to->walk.left >= BUFFER) {
             assemble(to, from);

@@ -1,6 +1,8 @@
 /* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
 #include "exec/block.h"
 
+#include "exec/rows.h"
+
 #include <stddef.h>
 #include <string.h>
 
@@ -24,8 +26,13 @@ static ALWAYS_INLINE void copy_rows(const fy_block *b, size_t row_bytes)
  */
 static ALWAYS_INLINE void join_rows(const fy_block *b, size_t row_bytes)
 {
-    enum { WORD = sizeof(uint64_t) };
+    enum { WORD = sizeof(uint64_t), KERNEL_FROM = 32 };
     _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "the first element is the lowest");
+    const fy_rows_kernels *kernels = fy_rows_kernels_of(fy_cpu_isa());
+    if (b->n_rows >= KERNEL_FROM && kernels->join != NULL) {
+        kernels->join(b, false);
+        return;
+    }
     fy_block rest = *b;
     const uint64_t distance = b->from_distance;
     for (; rest.n_rows * row_bytes >= WORD; rest.n_rows -= WORD / row_bytes) {

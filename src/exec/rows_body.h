@@ -420,8 +420,159 @@ static void hash_only(const fy_row *rows, size_t n_rows, size_t row_bytes, fy_ro
     hash_all(rows, n_rows, row_bytes, false, SIDE_BY_SIDE, hash);
 }
 
+/* ---- elements ---- */
+
+/* Loads that have the elements of a vector of 16 bytes between them, and where each has its own. */
+typedef struct shuffles {
+    size_t n_loads; /* 0: a load has too few of them, and they are taken one by one */
+    size_t step;    /* bytes from one load to the next */
+    uint64_t need;  /* elements that there must be, so that nothing behind the last one is read */
+    __m128i of[4];
+} shuffles;
+
+enum { SHUFFLED = 16, MOST_LOADS = sizeof((shuffles){0}.of) / SHUFFLED };
+
+#ifdef __SSSE3__
+enum { HAS_SHUFFLES = 1 };
+static ALWAYS_INLINE __m128i shuffle(__m128i vector, __m128i places)
+{
+    return _mm_shuffle_epi8(vector, places);
+}
+#else
+enum { HAS_SHUFFLES = 0 };
+static ALWAYS_INLINE __m128i shuffle(__m128i vector, __m128i places)
+{
+    (void)places;
+    return vector;
+}
+#endif
+
+static shuffles plan_shuffles(size_t element, size_t distance)
+{
+    const size_t n = SHUFFLED / element;
+    shuffles s = {.need = n};
+    if (!HAS_SHUFFLES || distance < element || distance > SHUFFLED - element) {
+        return s; /* one element again and again, or one of each load */
+    }
+    const size_t of_load = (SHUFFLED - element) / distance + 1,
+                 n_loads = (n + of_load - 1) / of_load;
+    unsigned char places[MOST_LOADS][SHUFFLED];
+    if (n_loads > MOST_LOADS) {
+        return s;
+    }
+    memset(places, 0x80, sizeof places); /* makes a zero */
+    for (size_t at = 0; at < SHUFFLED; at++) {
+        size_t number = at / element;
+        places[number / of_load][at] = (unsigned char)(number % of_load * distance + at % element);
+    }
+    memcpy(s.of, places, sizeof places);
+    s.n_loads = n_loads;
+    s.step = of_load * distance;
+    size_t reach = (n_loads - 1) * s.step + SHUFFLED;
+    s.need = (reach - element + distance - 1) / distance + 1;
+    s.need = s.need < n ? n : s.need;
+    return s;
+}
+
+static ALWAYS_INLINE uint64_t join_word(const char *from, size_t distance, size_t element)
+{
+    uint64_t word = 0;
+    UNROLLED for (size_t i = 0; i < sizeof word; i += element)
+    {
+        uint64_t one = 0;
+        memcpy(&one, from + i / element * distance, element);
+        word |= one << (8 * i);
+    }
+    return word;
+}
+
+static ALWAYS_INLINE __m128i join_vector(const char *from, size_t distance, size_t element,
+                                         const __m128i *places, size_t n_loads, size_t step)
+{
+    if (n_loads == 0) {
+        size_t half = SHUFFLED / 2 / element * distance;
+        return _mm_set_epi64x((long long)join_word(from + half, distance, element),
+                              (long long)join_word(from, distance, element));
+    }
+    __m128i all = _mm_setzero_si128();
+    UNROLLED for (size_t k = 0; k < n_loads; k++)
+    {
+        __m128i loaded = _mm_loadu_si128((const __m128i *)(const void *)(from + k * step));
+        all = _mm_or_si128(all, shuffle(loaded, places[k]));
+    }
+    return all;
+}
+
+/* Elements one by one: before the first place for a vector, and behind the last vector. */
+static ALWAYS_INLINE void join_some(fy_block *b, size_t element, uint64_t n)
+{
+    for (uint64_t i = 0; i < n; i++, b->to += element, b->from += b->from_distance) {
+        memcpy(b->to, b->from, element);
+    }
+    b->n_rows -= n;
+}
+
+/* element and n_loads are constants where this is inlined. */
+static ALWAYS_INLINE void join_by(const fy_block *block, const shuffles *s, size_t element,
+                                  size_t n_loads, bool streams)
+{
+    fy_block b = *block;
+    const size_t distance = (size_t)b.from_distance, step = s->step;
+    const uint64_t n = SHUFFLED / element, need = s->need, pitch = n * distance;
+    const uint64_t head = -(uintptr_t)b.to % SHUFFLED;
+    __m128i places[MOST_LOADS];
+    memcpy(places, s->of, sizeof places);
+    streams = streams && head % element == 0;
+    join_some(&b, element, streams ? fy_min(head / element, b.n_rows) : 0);
+    char *to = b.to;
+    const char *from = b.from;
+    uint64_t left = b.n_rows;
+    for (; left >= need; left -= n, to += SHUFFLED, from += pitch) {
+        __m128i v = join_vector(from, distance, element, places, n_loads, step);
+        if (streams) {
+            _mm_stream_si128((__m128i *)(void *)to, v);
+        } else {
+            _mm_storeu_si128((__m128i *)(void *)to, v);
+        }
+    }
+    b = (fy_block){.to = to, .from = from, .from_distance = distance, .n_rows = left};
+    join_some(&b, element, left);
+}
+
+static ALWAYS_INLINE void join_elements(const fy_block *b, size_t element, bool streams)
+{
+    const shuffles s = plan_shuffles(element, (size_t)b->from_distance);
+    if (s.n_loads == 0) {
+        join_by(b, &s, element, 0, streams);
+    } else if (s.n_loads == 2) {
+        join_by(b, &s, element, 2, streams);
+    } else if (s.n_loads == 3) {
+        join_by(b, &s, element, 3, streams);
+    } else {
+        join_by(b, &s, element, s.n_loads, streams);
+    }
+}
+
+static void join(const fy_block *b, bool streams)
+{
+    switch (b->row_bytes) {
+    case 1:
+        join_elements(b, 1, streams);
+        return;
+    case 2:
+        join_elements(b, 2, streams);
+        return;
+    case 4:
+        join_elements(b, 4, streams);
+        return;
+    default:
+        join_elements(b, 8, streams);
+    }
+}
+
 const fy_rows_kernels FY_ROWS = {.copy = copy,
                                  .stream = stream,
                                  .stream_run = stream_run,
                                  .copy_hash = copy_and_hash,
-                                 .hash = hash_only};
+                                 .hash = hash_only,
+                                 .join = join};

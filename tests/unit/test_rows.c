@@ -12,6 +12,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 enum { MOST_ROWS = 11, MOST_ROW_BYTES = 5 * 1024, PITCH = MOST_ROW_BYTES + 3 * 64, N_CASES = 400 };
 
@@ -170,6 +171,58 @@ static void test_one_by_one_and_side_by_side(void **state)
     free(from);
 }
 
+enum { GUARDED = 16384, MOST_ELEMENTS = 600 };
+
+/*
+ * Elements of each size, at each distance up to what no load has two of. The last one ends where
+ * the memory that may be read ends, and what is written lies anywhere within a vector.
+ */
+static void try_join(const fy_rows_kernels *kernels, const char *end, uint64_t *seed)
+{
+    static char made[MOST_ELEMENTS * 8 + 64], wanted[sizeof made];
+    size_t element = (size_t)1 << random_u64(seed) % 4, n = random_u64(seed) % MOST_ELEMENTS;
+    size_t distance = random_u64(seed) % 8 == 0 ? 0 : element + random_u64(seed) % 18;
+    size_t at = random_u64(seed) % 3 == 0 ? random_u64(seed) % 32 : random_u64(seed) % 5 * element;
+    bool streams = random_u64(seed) % 2 != 0;
+    n = n * distance + element > GUARDED ? GUARDED / distance - 1 : n;
+    fy_block b = {.to = made + at,
+                  .from = end - (n == 0 ? 0 : (n - 1) * distance + element),
+                  .to_distance = element,
+                  .from_distance = distance,
+                  .n_rows = n,
+                  .row_bytes = element};
+    memset(made, 0x5a, sizeof made);
+    memset(wanted, 0x5a, sizeof made);
+    kernels->join(&b, streams);
+    fy_copy_fence();
+    for (size_t i = 0; i < n; i++) {
+        memcpy(wanted + at + i * element, b.from + i * distance, element);
+    }
+    check_at(memcmp(made, wanted, sizeof made) == 0,
+             "%zu elements of %zu bytes, %zu apart, to place %zu%s: not what was wanted", n,
+             element, distance, at, streams ? ", streamed" : "");
+}
+
+static void test_elements_that_are_joined(void **state)
+{
+    (void)state;
+    uint64_t seed = 11;
+    char *memory =
+        mmap(NULL, 2 * GUARDED, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    assert_true(memory != MAP_FAILED);
+    for (size_t i = 0; i < GUARDED; i++) {
+        memory[i] = (char)random_u64(&seed);
+    }
+    assert_int_equal(mprotect(memory + GUARDED, GUARDED, PROT_NONE), 0);
+    for (int isa = FY_ISA_BASELINE; isa <= (int)fy_cpu_isa(); isa++) {
+        const fy_rows_kernels *kernels = fy_rows_kernels_of((fy_isa)isa);
+        for (int i = 0; i < 20 * N_CASES && kernels->join != NULL; i++) {
+            try_join(kernels, memory + GUARDED, &seed);
+        }
+    }
+    munmap(memory, 2 * GUARDED);
+}
+
 static void test_streams_are_known(void **state)
 {
     (void)state;
@@ -181,6 +234,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_one_by_one_and_side_by_side),
+        cmocka_unit_test(test_elements_that_are_joined),
         cmocka_unit_test(test_streams_are_known),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
