@@ -8,7 +8,7 @@ import sys
 from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from . import _ferry, _publish
-from ._errors import InvalidInput, NoMemory, Unsupported
+from ._errors import InvalidInput, LimitExceeded, NoMemory, Unsupported
 from ._given import named_tensors
 
 # What torch and numpy call the dtypes of ferry; numpy has those of the second row from ml_dtypes.
@@ -232,6 +232,42 @@ def share_memory_(module: Any) -> Any:
     for piece in _pieces(shared):
         _move(torch, piece)
     return module
+
+
+def share_what_can(wanted: Mapping[str, Any], others: Mapping[str, Any]) -> Dict[str, str]:
+    """What :func:`share_memory_` does for those of the ``wanted`` tensors that it would not refuse;
+    the rest stays where it is, and the result says why. It fails nobody: the memory only makes
+    runs faster. Of ``others`` move those that lie in the same storages, as a tied head does.
+    """
+    torch = sys.modules["torch"]
+    left = {name: why for name, one in wanted.items() for why in [_why_not_moved(torch, one)] if why}
+    given = [(name, one) for name, one in wanted.items() if name not in left]
+    storages = {one.untyped_storage()._cdata for _, one in given}
+    given += [
+        (name, one)
+        for name, one in others.items()
+        if _why_not_moved(torch, one) is None and one.untyped_storage()._cdata in storages
+    ]
+    shared: List[_Shared] = []
+    for one in _by_storage(given):
+        try:
+            if not _is_there(one.storage):
+                _check_alone(torch, one)
+                shared.append(one)
+        except InvalidInput as error:
+            left.update((name, str(error)) for name, _ in one.tensors)
+    try:
+        _check_apart(shared)
+        for piece in _pieces(shared):
+            _move(torch, piece)
+    except (InvalidInput, NoMemory, LimitExceeded) as error:
+        left.update(
+            (name, str(error))
+            for one in shared
+            for name, tensor in one.tensors
+            if not _is_there(tensor.untyped_storage())
+        )
+    return left
 
 
 def _tensors_of(torch: Any, module: Any) -> Iterator[Tuple[str, Any]]:

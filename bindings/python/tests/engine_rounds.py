@@ -143,17 +143,122 @@ def attempt(function: Callable[[], Any]) -> Tuple[str, str, Optional[str]]:
 
 
 def updates(rank: int, size: int, kind: str, keep: bool) -> Any:
-    """Three updates: of two models, and once more the last one's version."""
+    """Three updates: of two models, and once more the last one's version. And the bytes that this rank
+    brought to workers through memory of both."""
     driven, got, worlds = Driven(kind, rank, keep=keep), [], []
     for step in (0, 1, 1):
         driven.meet("step %d" % len(got))
         worlds.append(id(driven.engine._stream))
         got.append(driven.update(model(step), step) == ([] if rank < N_TRAINERS else wanted(step)))
+        staged = staged_bytes(driven)
         if kind == "verl":
             driven.engine.finalize()
         support.meet(rank, size, "updated %d" % len(got))
     driven.engine._leave()
-    return got, len(set(worlds)) == 1, driven.engine._version
+    return got, len(set(worlds)) == 1, driven.engine._version, staged
+
+
+def staged_bytes(driven: Driven) -> int:
+    """What did not go straight to its place in the last rounds of each size."""
+    ways = [one.service.statistics() for one in driven.engine._stream._plans.values()]
+    assert not driven.is_trainer or sum(one.bytes_mapped for one in ways) > 0
+    return sum(one.bytes_staged for one in ways)
+
+
+def growing(rank: int, size: int, is_poor: bool) -> Any:
+    """A model of few bytes, one of many rounds, and the first one again: rounds that are larger than
+    all before get other memory. The second worker has no memory of ferry, if it is poor."""
+    from ferry import NoMemory, _memory
+
+    def none_left(*given: Any, **named: Any) -> Any:
+        raise NoMemory("no memory of this test")
+
+    if is_poor and rank == 3:
+        _memory.empty = none_left
+    driven, right = Driven("verl", rank), []
+    few = [("few", torch.arange(5.0)), ("none", torch.zeros(0, 3)), ("more", torch.ones(7))]
+    for step, weights in enumerate((few, list_of(0), few, [], list_of(1))):
+        driven.meet("step %d" % step)
+        told = [digest(name, tensor) for name, tensor in weights]
+        right.append(driven.update(iter(weights), step) == ([] if driven.is_trainer else told))
+        support.meet(rank, size, "updated %d" % step)
+    staged = staged_bytes(driven)
+    driven.engine._leave()
+    return right, staged
+
+
+def sharded(rank: int, size: int, kind: str, port: int) -> Any:
+    """Three updates of DTensors of two ranks among other tensors. What was whole on any rank of the
+    trainer, whether each update was right, what the second rank heard whose tensor is cut otherwise,
+    and whether plans were kept."""
+    from torch.distributed.tensor import DTensor
+
+    gathered, gather = [], DTensor.full_tensor
+    mesh = None
+    if rank < N_TRAINERS:
+        mesh = mesh_of(rank, port)
+        DTensor.full_tensor = lambda self, **how: (gathered.append(tuple(self.shape)), gather(self, **how))[1]
+    driven, right, kept = Driven(kind, rank, keep=True), [], []
+    for step in (1, 2, 3):
+        driven.meet("step %d" % step)
+        whole = cut_model(step)
+        told = [digest(name, tensor) for name, tensor, _ in whole]
+        got = driven.update(in_shards(whole, mesh), step)
+        right.append(got == ([] if driven.is_trainer else told))
+        kept.append({id(one) for one in driven.engine._stream._plans.values()})
+        support.meet(rank, size, "updated %d" % step)
+    staged = staged_bytes(driven)
+
+    def other() -> Iterator[Tuple[str, Any]]:
+        from torch.distributed.tensor import Shard
+
+        for name, tensor in in_shards(cut_model(4), mesh):
+            if name == "columns" and rank == 1:
+                tensor = DTensor.from_local(torch.zeros(3, 8), mesh, [Shard(0)], run_check=False,
+                                            shape=tensor.shape, stride=tensor.stride())
+            yield name, tensor
+
+    found = attempt(lambda: driven.update(other() if mesh is not None else None, 4))
+    support.meet(rank, size, "last")
+    driven.engine._leave()
+    return gathered, right, found, kept[1] == kept[2], staged
+
+
+def mesh_of(rank: int, port: int) -> Any:
+    import torch.distributed as dist
+    from torch.distributed.device_mesh import init_device_mesh
+
+    dist.init_process_group("gloo", init_method="tcp://127.0.0.1:%d" % port, rank=rank, world_size=2)
+    return init_device_mesh("cpu", (N_TRAINERS,))
+
+
+def cut_model(step: int) -> List[Tuple[str, Any, Optional[int]]]:
+    """Names, whole tensors of random bits, and the dimension that they are cut along: -1 is none of
+    it, None a plain tensor."""
+    generator = torch.Generator().manual_seed(step)
+
+    def random(*shape: int) -> Any:
+        return torch.randn(shape, generator=generator)
+
+    return [("rows", random(8, 6), 0), ("columns", random(7, 8), 1), ("uneven", random(5, 3), 0),
+            ("few", random(1, 4).double(), 0), ("all", random(6), -1), ("plain", random(9), None),
+            ("half", random(3, 6).bfloat16(), 1), ("large", random(30, 10), 0),
+            ("one", random(), -1), ("none", random(0, 4), 0), ("last", random(16), 0)]  # fmt: skip
+
+
+def in_shards(whole: Any, mesh: Any) -> Iterator[Tuple[str, Any]]:
+    from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+
+    for name, tensor, dim in whole:
+        if dim is None:
+            yield name, tensor
+            continue
+        placement = Replicate() if dim < 0 else Shard(dim)
+        yield name, distribute_tensor(tensor, mesh, [placement])
+
+
+def list_of(step: int) -> List[Tuple[str, Any]]:
+    return [(name, tensor.clone()) for name, tensor in model(step)]
 
 
 def refused(rank: int, size: int) -> Any:

@@ -21,8 +21,8 @@ KINDS = ("verl", "nemo_rl")
 
 class Updates(unittest.TestCase):
     def check(self, kind, keep):
-        for got, kept_world, version in support.run_ranks(engine_rounds.updates, 4, kind, keep):
-            self.assertEqual((got, kept_world), ([True, True, True], keep))
+        for got, kept_world, version, staged in support.run_ranks(engine_rounds.updates, 4, kind, keep):
+            self.assertEqual((got, kept_world, staged), ([True, True, True], keep, 0))
             self.assertEqual(version, 1 if kind == "verl" else 3)
 
     def test_verl(self):
@@ -33,6 +33,28 @@ class Updates(unittest.TestCase):
 
     def test_nemo_rl(self):
         self.check("nemo_rl", True)
+
+    def test_rounds_that_grow(self):
+        for is_poor in (False, True):
+            with self.subTest(is_poor=is_poor):
+                ranks = support.run_ranks(engine_rounds.growing, 4, is_poor)
+                self.assertEqual([right for right, _ in ranks], [[True] * 5] * 4)
+                self.assertEqual([staged > 0 for _, staged in ranks[:2]], [is_poor] * 2)
+
+
+class Shards(unittest.TestCase):
+    def test_nobody_gathers(self):
+        """But for what is larger than a round, or has no dimension or no element."""
+        for kind in KINDS:
+            with self.subTest(kind):
+                ranks = support.run_ranks(engine_rounds.sharded, 4, kind, support.free_port())
+                for rank, (gathered, right, (name, said, tensor), kept, staged) in enumerate(ranks):
+                    self.assertEqual(right, [True] * 3)
+                    self.assertEqual(set(gathered), {(30, 10), (), (0, 4)} if rank < 2 else set())
+                    self.assertEqual((kept, staged), (True, 0))
+                    self.assertEqual((name, tensor), ("InvalidInput", "columns"), said)
+                    self.assertIn("[7, 8] of float32 cut by [['shard', 1, 0]] on ranks [0, 1] as [2], where "
+                                  "rank 1 has \"columns\", [7, 8] of float32 cut by [['shard', 0, 0]]", said)
 
 
 class Failures(unittest.TestCase):
@@ -166,7 +188,7 @@ class Packing(unittest.TestCase):
     def carried(self, cut, packers, memory):
         unpacker, got = _stream.Unpacker("cpu"), []
         while True:
-            tables = [packer.pack(own) for packer, own in zip(packers, memory)]
+            tables = [packer.pack(own, None) for packer, own in zip(packers, memory)]
             self.assertTrue(all(table == tables[0] for table in tables))
             row = torch.full((cut.round_bytes,), 0xEE, dtype=torch.uint8)
             for rank, own in enumerate(memory):

@@ -25,6 +25,8 @@ LAYERS, HIDDEN, HEADS, GROUPS, HEAD, INNER, VOCAB, PADDED, EXPERTS = 2, 24, 6, 2
 BASE = {"num_hidden_layers": LAYERS, "hidden_size": HIDDEN, "vocab_size": VOCAB, "head_dim": HEAD,
         "num_attention_heads": HEADS, "num_key_value_heads": GROUPS, "intermediate_size": INNER}
 MOE = {"num_experts": EXPERTS, "moe_intermediate_size": INNER}
+GPT = {"num_moe_experts": EXPERTS, "moe_ffn_hidden_size": INNER, "add_bias_linear": True,
+       "softmax_type": "learnable"}
 
 # model, Hugging Face's config, Megatron-Core's, tensor, pipeline and expert parallel ranks
 CASES = {
@@ -35,6 +37,7 @@ CASES = {
                               "moe_ffn_hidden_size": INNER}, (1, 1, 2)),
     "etp": ("qwen3_moe", MOE, {"qk_layernorm": True, "num_moe_experts": EXPERTS,
                                "moe_ffn_hidden_size": INNER}, (2, 1, 1)),
+    "gpt ep": ("gpt_oss", {"num_local_experts": EXPERTS}, GPT, (1, 1, 2)),
 }
 
 
@@ -66,16 +69,16 @@ class Place:
 
 def model_of(case):
     kind, changes, more, (tp, pp, ep) = CASES[case]
+    etp = 1 if kind == "gpt_oss" else tp  # Megatron-Core cuts no experts that have biases
     parallel_state.destroy_model_parallel()
     parallel_state.initialize_model_parallel(
         tensor_model_parallel_size=tp, pipeline_model_parallel_size=pp,
-        expert_model_parallel_size=ep, expert_tensor_parallel_size=tp)
-    made = TransformerConfig(
+        expert_model_parallel_size=ep, expert_tensor_parallel_size=etp)
+    made = TransformerConfig(**{"add_bias_linear": False, **more},
         num_layers=LAYERS, hidden_size=HIDDEN, num_attention_heads=HEADS, num_query_groups=GROUPS,
-        kv_channels=HEAD, ffn_hidden_size=INNER, gated_linear_unit=True, add_bias_linear=False,
-        normalization="RMSNorm", use_cpu_initialization=True, tensor_model_parallel_size=tp,
+        kv_channels=HEAD, ffn_hidden_size=INNER, gated_linear_unit=True, normalization="RMSNorm", use_cpu_initialization=True, tensor_model_parallel_size=tp,
         pipeline_model_parallel_size=pp, expert_model_parallel_size=ep, pipeline_dtype=torch.float32,
-        expert_tensor_parallel_size=tp, **more)
+        expert_tensor_parallel_size=etp)
     layers = get_gpt_decoder_block_spec(made, use_transformer_engine=False, normalization="RMSNorm")
     place = Place()
     model = GPTModel(
@@ -113,6 +116,27 @@ def mlp(full, prefix, which, place):
     return rows_of(full[prefix + "down_proj.weight"].t(), place.tp, place.part).t()
 
 
+CASES_OF_GPT = "model.layers.0.self_attn.sinks"
+
+
+def local_of_gpt(full, layer, rest, place):
+    """What GPT-OSS has otherwise; experts are transposed, and have gate and up in turns."""
+    same = {"self_attention.linear_proj.bias": "self_attn.o_proj.bias",
+            "mlp.router.weight": "mlp.router.weight", "mlp.router.bias": "mlp.router.bias"}
+    if rest in same:
+        return full["%s.%s" % (layer, same[rest])]
+    if "softmax_offset" in rest:
+        return rows_of(full[layer + ".self_attn.sinks"], place.tp, place.part)
+    if "local_experts" not in rest:
+        return None
+    parts = rest.split(".")
+    expert = int(parts[3]) + place.expert_part * EXPERTS // place.ep
+    which, end = parts[4][-3:], "" if parts[5] == "weight" else "_bias"
+    one = full["%s.mlp.experts.%s_proj%s" % (layer, "gate_up" if which == "fc1" else "down", end)][expert]
+    own = one if end else one.t()
+    return own if which == "fc2" else torch.cat([own[0::2], own[1::2]])
+
+
 def local(full, name, place):
     """What a parameter of this rank is."""
     top = {"embedding.word_embeddings.weight": "model.embed_tokens.weight",
@@ -127,6 +151,10 @@ def local(full, name, place):
     layer = "model.layers.%d" % (int(number) + place.stage * LAYERS // place.stages)
     if "linear_qkv" in rest:
         return rows_of(qkv(full, layer, rest.rpartition(".")[2]), place.tp, place.part)
+    if CASES_OF_GPT in full:
+        given = local_of_gpt(full, layer, rest, place)
+        if given is not None:
+            return given
     if "linear_proj" in rest:
         columns = full[layer + ".self_attn.o_proj.weight"].t()
         return rows_of(columns, place.tp, place.part).t()
@@ -230,6 +258,7 @@ def serve(rank, case, port):
         return Half(side, memory)
 
     link.prepare(None, destination=half)
+    link.check_use(None)
     wrong = []
     for step in (1, 2):
         link.run(step)
@@ -316,6 +345,92 @@ class Runs(unittest.TestCase):
                 for first, length, here in runs_of(meta, False):
                     found[here : here + length] = range(first, first + length)
                 self.assertEqual(found, shard)
+
+
+class Parts(unittest.TestCase):
+    """What a run has of boxes, element by element."""
+
+    def test_random_boxes(self):
+        from ferry.adapters._cut import parts_of, strides_of
+
+        random.seed(3)
+        n_found = n_repeated = 0
+        for _ in range(2000):
+            whole, box = self.box()
+            cut = random.randrange(len(whole))
+            first = random.randrange(whole[cut])
+            length = random.randint(1, whole[cut] - first)
+            here = random.randint(0, 2)
+            local = list(whole)
+            local[cut] = here + length + random.randint(0, 2)
+            found, theirs = {}, strides_of(local)
+            for part in parts_of(box, whole, cut, (first, length, here), local):
+                own = elements_of(part._asdict(), part.begin, part.shape, part.offset, part.strides,
+                                  [dict(zip(("count", "begin", "offset"), loop)) for loop in part.repeat])
+                self.assertEqual(len(own), part.elements)
+                self.assertFalse(set(own) & set(found))
+                found.update(own)
+                n_repeated += bool(part.repeat)
+            wanted = {}
+            strides = strides_of(whole)
+            for source, offset in elements_of(box, box["begin"], box["shape"], box["offset"],
+                                              box["strides"], box["repeat"]).items():
+                at = [offset // step % extent for step, extent in zip(strides, whole)]
+                if first <= at[cut] < first + length:
+                    at[cut] += here - first
+                    wanted[source] = sum(n * step for n, step in zip(at, theirs))
+            self.assertEqual(found, wanted, (whole, box, cut, first, length, here, local))
+            n_found += len(found)
+        self.assertGreater(n_found, 2000)
+        self.assertGreater(n_repeated, 200)
+
+    def box(self):
+        """A box whose dimensions change places, in turns along some of them; of a stack now and then."""
+        from ferry.adapters._cut import strides_of
+
+        whole = [random.randint(1, 7) for _ in range(random.randint(1, 3))]
+        ours, order = strides_of(whole), list(range(len(whole)))
+        random.shuffle(order)
+        shape, strides, begin, offset, repeat = [], [], [], 0, []
+        loops = []
+        for k in order:
+            width = random.randint(1, whole[k])
+            turns = random.randint(1, whole[k] // width)
+            step = random.randint(width, max(width, whole[k] // turns))
+            turns = min(turns, (whole[k] - width) // step + 1)
+            at = random.randint(0, whole[k] - width - (turns - 1) * step)
+            shape.append(width)
+            strides.append(ours[k])
+            begin.append(random.randint(0, 3))
+            offset += at * ours[k]
+            if turns > 1:
+                loops.append((turns, len(shape) - 1, step, ours[k]))
+        lead = random.random() < 0.3
+        for turns, dim, step, stride in loops:
+            moves = [0] * len(shape)
+            moves[dim] = random.randint(shape[dim], shape[dim] + 2)
+            repeat.append({"count": turns, "begin": [0] * lead + moves, "offset": step * stride})
+        if lead:
+            shape, strides, begin = [1, *shape], [1, *strides], [5, *begin]
+        return whole, {"tensor": "w", "begin": begin, "shape": shape, "offset": offset,
+                       "strides": strides, "repeat": repeat}
+
+
+def elements_of(box, begin, shape, offset, strides, repeat):
+    """By place in the source, where each element of a box lies."""
+    import itertools
+
+    found = {}
+    for turns in itertools.product(*(range(loop["count"]) for loop in repeat)):
+        first, at = list(begin), offset
+        for turn, loop in zip(turns, repeat):
+            first = [b + turn * step for b, step in zip(first, loop["begin"])]
+            at += turn * loop["offset"]
+        for place in itertools.product(*map(range, shape)):
+            source = tuple(b + i for b, i in zip(first, place))
+            assert source not in found
+            found[source] = at + sum(i * step for i, step in zip(place, strides))
+    return found
 
 
 @unittest.skipIf(torch is None, "Megatron-Core is not installed")

@@ -52,6 +52,7 @@ def worker_of(port, version=0):
     link, memory = Link(exchange, SECONDS, None, "worker 0 of the server", version), torch.zeros(6)
     named = {"w": memory}
     link.prepare(None, destination=lambda tensors: Half(side_of(named, 0), memory_of(named)))
+    link.check_use(None)
     return link, memory
 
 

@@ -75,9 +75,18 @@ class Vllm(unittest.TestCase):
                 self.assertEqual(code, 0, said[-6000:])
                 self.assertIn("version 1: tokens before, after: equal, equal\n", said)
                 self.assertIn("version 2: tokens before, after: equal, equal\n", said)
+                self.assertIn("bytes staged: 0\n", said)
                 self.assertIn("refused: an update to version 2 after version 2", said)
                 self.assertRegex(said, "refused: .*the server refused version 3: .*update is already active")
                 self.assertIn("version 3 after another meeting: equal\n", said)
+                self.assertRegex(said, 'next: wide\nrefused: .*no worker of the server takes all of tensor '
+                                       '"model.layers.1.self_attn.q_proj.weight", of which it loads a part')
+                self.assertEqual(bool(re.search(
+                    'next: no head\nrefused: .*"lm_head.weight" of the server is given by no', said)),
+                    kind != "tied", said[-6000:])
+                self.assertEqual(bool(re.search(
+                    'next: no expert\nrefused: .*"model.layers.1.mlp.experts[^"]*w2_weight" of the server is '
+                    "given only in part", said)), kind == "experts", said[-6000:])
 
     def loop(self, *options):
         """The example: a trainer of two ranks, and a server of two workers in processes of its own."""

@@ -353,6 +353,74 @@ class Share(unittest.TestCase):
 
 
 @unittest.skipIf(torch is None, "torch is not installed")
+class WhatCan(unittest.TestCase):
+    """What adapters do: those that are refused stay as they are, the others move."""
+
+    def test_refused_ones_stay(self):
+        from ferry._memory import share_what_can
+
+        one = model()
+        kept = one[1].weight.detach()  # would be left behind
+        array = torch.arange(8.0).numpy()
+        strange = {"meta": torch.ones(2, device="meta"), "sparse": torch.ones(2).to_sparse(),
+                   "array": array, "left": torch.from_numpy(array[:5])}
+        wanted = {**{name: one for name, one in named(one).items() if name != "3.weight"}, **strange}
+        before = {name: (id(one), one.data_ptr(), one.tolist()) for name, one in named(one).items()}
+        left = share_what_can(wanted, named(one))
+        self.assertEqual(set(left), {"1.weight", "meta", "sparse", "array"})
+        self.assertIn("shares its memory with tensors that were not given", left["1.weight"])
+        self.assertIn("on the device meta", left["meta"])
+        for name, tensor in named(one).items():
+            number, place, values = before[name]
+            self.assertEqual((id(tensor), tensor.tolist()), (number, values), name)
+            self.assertEqual(tensor.data_ptr() == place, name in ("1.weight", "nothing"), name)
+            self.assertEqual(is_there(tensor), name not in ("1.weight", "nothing"), name)
+        self.assertIs(one[3].weight, one[0].weight)
+        self.assertEqual(one.head.data_ptr(), one.flat.data_ptr())
+        self.assertTrue(torch.equal(kept, one[1].weight))
+        places = {name: tensor.data_ptr() for name, tensor in named(one).items()}
+        share_what_can(wanted, named(one))
+        self.assertEqual({name: tensor.data_ptr() for name, tensor in named(one).items()}, places)
+
+    def test_others_move_only_along(self):
+        from ferry._memory import share_what_can
+
+        table, other = torch.ones(4, 2), torch.ones(3)
+        self.assertEqual(share_what_can({"table": table}, {"head": table.view(8), "other": other}), {})
+        self.assertEqual((is_there(table), is_there(other)), (True, False))
+
+    def test_bytes_in_common(self):
+        from ferry._memory import share_what_can
+
+        array = torch.arange(8.0).numpy()
+        both = {"a": torch.from_numpy(array), "b": torch.from_numpy(array[4:])}
+        left = share_what_can(both, {})
+        self.assertEqual(set(left), {"a", "b"})
+        both["b"][0] = 9
+        self.assertEqual(float(both["a"][4]), 9)
+
+    def test_no_memory_left(self):
+        from ferry import _memory
+
+        pieces, made = [], _ferry.memory
+
+        def second_fails(n_bytes):
+            pieces.append(n_bytes)
+            if len(pieces) == 2:
+                raise ferry.LimitExceeded("no descriptor is left")
+            return made(n_bytes)
+
+        _ferry.memory, _memory._PIECE_BYTES = second_fails, 64
+        self.addCleanup(setattr, _memory, "_PIECE_BYTES", 2**30)
+        self.addCleanup(setattr, _ferry, "memory", made)
+        both = {"a": torch.ones(16), "b": torch.ones(16), "c": torch.ones(16)}
+        left = _memory.share_what_can(both, {})
+        self.assertEqual(left, dict.fromkeys("bc", "no descriptor is left"))
+        self.assertEqual([is_there(one) for one in both.values()], [True, False, False])
+        self.assertEqual([one.sum() for one in both.values()], [16] * 3)
+
+
+@unittest.skipIf(torch is None, "torch is not installed")
 class Ranks(unittest.TestCase):
     def test_refits(self):
         self.assertEqual(run_ranks(refits, 2), [True] * 2)

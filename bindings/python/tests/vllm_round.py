@@ -86,9 +86,8 @@ class Rank:
             dist.init_process_group("gloo", init_method=meeting, rank=rank, world_size=n)
             self.mesh = init_device_mesh("cpu", (n,))
             self.source = self.halves()
-        self.trainer = FerryTrainer.trainer_init(
-            FerryTrainerInitInfo(rank=rank, n_trainers=n, n_workers=n), client=client,
-            source=self.source)
+        self.info = FerryTrainerInitInfo(rank=rank, n_trainers=n, n_workers=n)
+        self.trainer = FerryTrainer.trainer_init(self.info, client=client, source=self.source)
 
     def halves(self):
         return {name: distribute_tensor(tensor.detach().clone(), self.mesh, [Shard(0)])
@@ -123,6 +122,7 @@ class Rank:
             self.train(seed)
             version = trainer.send_weights().version
             self.say("version %d: tokens before, after: %s, %s" % (version, before, self.compare()))
+        self.say("bytes staged: %d" % trainer._link.refit.service.statistics().bytes_staged)
         self.refused(lambda: trainer._link.run(2))
         if self.client is not None:
             self.client.start_weight_update()  # and the trainer begins another one
@@ -132,6 +132,21 @@ class Rank:
         version = trainer.send_weights().version
         self.say("version %d after another meeting: %s" % (version, self.compare()))
         trainer.shutdown()
+        self.run_wrongly()
+
+    def run_wrongly(self):
+        """Trainers of another model than the server's."""
+        have = dict(self.source if self.mesh is not None else self.model.named_parameters())
+        wrong = {"wide": {**have, "model.layers.1.self_attn.q_proj.weight": torch.zeros(256, 128)}}
+        if self.kind != "tied":
+            wrong["no head"] = {name: one for name, one in have.items() if name != "lm_head.weight"}
+        if self.kind == "experts":
+            wrong["no expert"] = {name: one for name, one in have.items()
+                                  if name != "model.layers.1.mlp.experts.2.down_proj.weight"}
+        for what, source in wrong.items():
+            self.say("next: " + what)
+            self.refused(lambda source=source: FerryTrainer.trainer_init(
+                self.info, client=self.client, source=source))
 
 
 def main(kind, rank=0, meeting=None):

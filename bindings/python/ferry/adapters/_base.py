@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import importlib
-from typing import Any
+from typing import Any, Optional
 
 
 def class_of(module: str, name: str, otherwise: Any = object) -> Any:
@@ -13,3 +13,9 @@ def class_of(module: str, name: str, otherwise: Any = object) -> Any:
         return getattr(importlib.import_module(module), name)
     except Exception:  # a package fails in many ways where parts of it are missing
         return otherwise
+
+
+def quantization_of(layer: Any) -> Optional[str]:
+    """What makes a server's layer keep its weights otherwise than they are loaded, by its class."""
+    method = type(getattr(layer, "quant_method", None)).__name__
+    return None if method == "NoneType" or method.startswith("Unquantized") else method

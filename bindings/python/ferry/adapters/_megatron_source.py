@@ -6,23 +6,29 @@ from __future__ import annotations
 
 import itertools
 import math
-from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Optional, Sequence, Tuple
+from typing import TYPE_CHECKING, Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 from .. import _ferry
 from .._errors import InvalidInput, Unsupported
 from ..names import Names
 from ..resharding.planner import describe_module
 from ..resharding.utils import ParameterMetadata, _distributed
+from ._cut import Run, parts_of
 from ._updates import Half, Tensors
 
 if TYPE_CHECKING:
-    from .._map import Map, MapTensor
     from .._side import Side
 
 _VOCABULARY = ("word_embeddings.weight", "output_layer.weight")  # with rows behind its last word
 _HEAD = "output_layer.weight"  # on a last stage that has the embedding a second time
 
-Run = Tuple[int, int, int]  # where it begins in the whole tensor, its length, where it begins here
+
+class Target(NamedTuple):
+    """A whole tensor of Megatron-Core, and the boxes of those of Hugging Face that it is made of."""
+
+    name: str
+    shape: List[int]
+    holds: List[Dict[str, Any]]
 
 
 def unwrapped(module: Any) -> Any:
@@ -74,7 +80,11 @@ class MegatronSource:
         dtype = self._usual_dtype()
         names = Names(config, family=family, dtype=dtype)
         whole = [meta.resolved_name or meta.name for of_chunk in self._described for meta in of_chunk]
-        self._map: "Map" = names.map("hf", naming or names.find(whole))
+        side = names.side("hf", naming or names.find(whole)).to_dict()
+        self._targets = {
+            one["parameter"]: Target(one["parameter"], one["shape"], one["holds"])
+            for one in side["boxes"]
+        }
         found = {one.name: (one.shape, one.dtype) for one in names.tensors("hf")}
         self._dtypes = self._told_dtypes({name: dtype for name, (_, dtype) in found.items()}, dist)
         self.tensors: Tensors = [
@@ -97,22 +107,23 @@ class MegatronSource:
         own: Dict[str, str] = {}
         for _, meta, target in self._shards():
             dtype = _ferry.dtype_name(meta.dtype)
-            own.update((box.source, dtype) for box in target.boxes if usual[box.source] != dtype)
+            sources = {box["tensor"] for box in target.holds}
+            own.update((source, dtype) for source in sources if usual[source] != dtype)
         said: List[Any] = [own]
         if dist is not None:
             said = [None] * dist.get_world_size()
             dist.all_gather_object(said, own)
         return {**usual, **{name: dtype for of_rank in said for name, dtype in of_rank.items()}}
 
-    def _shards(self) -> Iterator[Tuple[str, ParameterMetadata, "MapTensor"]]:
+    def _shards(self) -> Iterator[Tuple[str, ParameterMetadata, Target]]:
         """This rank's tensors that are made of some of Hugging Face, by names of their own."""
         for number, (chunk, listed) in enumerate(zip(self._chunks, self._described)):
             parameters = {name for name, _ in chunk.named_parameters()}
             for meta in listed:
                 name = meta.resolved_name or meta.name
-                if name in self._map:
+                if name in self._targets:
                     own = meta.name if len(self._chunks) == 1 else f"{number}.{meta.name}"
-                    yield own, meta, self._map[name]
+                    yield own, meta, self._targets[name]
                 elif meta.name in parameters and name != _HEAD:
                     raise InvalidInput(
                         f'parameter "{name}" on rank {self._rank} is none of the model that the config '
@@ -150,34 +161,27 @@ class MegatronSource:
                 found[before + name] = tensor.detach()
         return found
 
-    def _add(
-        self, side: "Side", own: str, meta: ParameterMetadata, target: "MapTensor"
-    ) -> None:
+    def _add(self, side: "Side", own: str, meta: ParameterMetadata, target: Target) -> None:
         """The boxes of a shard: what its runs and the boxes of the whole tensor have in common."""
-        is_gated = "linear_fc1" in own and len({box.source for box in target.boxes}) == 2
+        is_gated = "linear_fc1" in own and len(target.holds) == 2
         runs, cut = runs_of(meta, is_gated), meta.partition_dim if meta.is_tp else 0
         self._check_shape(meta, target, cut)
-        strides = [math.prod(meta.shape[dim + 1 :]) for dim in range(len(meta.shape))]
-        boxes = []
-        for (first, length, here), box in itertools.product(runs, target.boxes):
-            low = max(first, box.at[cut])
-            high = min(first + length, box.at[cut] + box.shape[cut])
-            if low < high:
-                place = _moved(box.at, cut, here + low - first)
-                offset = sum(at * stride for at, stride in zip(place, strides))
-                begin = _moved(box.begin, cut, box.begin[cut] + low - box.at[cut])
-                boxes.append((box.source, begin, _moved(box.shape, cut, high - low), offset))
+        parts = [
+            part
+            for run, box in itertools.product(runs, target.holds)
+            for part in parts_of(box, target.shape, cut, run, meta.shape)
+        ]
         self._check_dtype(meta, target)
-        if not boxes:
+        if not parts:
             return  # rows behind the last word of the vocabulary
         elements = math.prod(meta.shape)
-        is_partial = sum(math.prod(shape) for _, _, shape, _ in boxes) < elements
+        is_partial = sum(part.elements for part in parts) < elements
         side.add_parameter(own, None, elements, dtype=meta.dtype, partial=is_partial)
-        for source, begin, shape, offset in boxes:
-            side.add_box(source, begin, shape, offset, strides)
+        for part in parts:
+            side.add_box(*part)
 
-    def _check_dtype(self, meta: ParameterMetadata, target: "MapTensor") -> None:
-        own, told = _ferry.dtype_name(meta.dtype), self._dtypes[target.boxes[0].source]
+    def _check_dtype(self, meta: ParameterMetadata, target: Target) -> None:
+        own, told = _ferry.dtype_name(meta.dtype), self._dtypes[target.holds[0]["tensor"]]
         if own != told:
             raise InvalidInput(
                 f'parameter "{target.name}" is of {own} on rank {self._rank}, and of {told} on another '
@@ -186,7 +190,7 @@ class MegatronSource:
                 ranks=(self._rank,),
             )
 
-    def _check_shape(self, meta: ParameterMetadata, target: "MapTensor", cut: int) -> None:
+    def _check_shape(self, meta: ParameterMetadata, target: Target, cut: int) -> None:
         n = len(meta.tensor_parallel_group_ranks or ()) if meta.is_tp else 1
         whole = _moved(meta.shape, cut, meta.shape[cut] * max(1, n)) if meta.shape else []
         is_padded = target.name.endswith(_VOCABULARY) and whole[0] > target.shape[0]

@@ -5,6 +5,10 @@ what frameworks do that gather tensors before they send them.
 The bytes of all tensors, one behind the other, go in rounds of a fixed size, so that no rank needs
 room for more than a round. A round is cut into blocks, which are dealt out to the trainer's ranks in
 turn: each sends its share, and one plan serves all rounds of a size.
+
+Where a framework hands over DTensors, nobody gathers them: such a round has whole tensors, one behind
+the other, and each rank of the trainer sends what its own shards have of them. Its plan is of these
+tensors.
 """
 
 from __future__ import annotations
@@ -13,6 +17,7 @@ import asyncio
 import hashlib
 import itertools
 import json
+import math
 import secrets
 import sys
 from typing import (
@@ -20,21 +25,27 @@ from typing import (
     Tuple,
 )  # fmt: skip
 
-from .._errors import ExchangeFailed, InvalidInput, Misuse, is_on_all
+from .. import _ferry
+from .._errors import (
+    ExchangeFailed, InvalidInput, LimitExceeded, Misuse, NoMemory, Unsupported, is_on_all,
+)  # fmt: skip
 from .._refit import _OPTIONS, agree
 from ._updates import Half, Link, StoreExchange, Tensors, open_store
 
 if TYPE_CHECKING:
     from .._refit import Refit
+    from ._placements import Holding
 
 Named = Tuple[str, Any]  # a tensor of torch by its name
-Table = Dict[str, Any]  # of a round: the tensors that begin in it, its bytes, whether it is the last
+# Of a round: the tensors that begin in it, its bytes, whether it is the last, and whether it goes in
+# shards.
+Table = Dict[str, Any]
 Card = Dict[str, Any]  # what a rank says of itself before all meet
 
 SECONDS = 120.0  # that ranks wait for each other
 BLOCKS = 16  # of each rank of the trainer in a whole round: so the last round is shared evenly, too
-ALIGNMENT = 64  # of blocks, in bytes
-KEPT_PLANS = 4  # a model needs two: of whole rounds, and of its last one
+ALIGNMENT = 64  # of blocks, and of tensors in shards, in bytes
+KEPT_PLANS = 16  # a model needs two, of whole rounds and of its last one, or one for each in shards
 
 
 class Cut(NamedTuple):
@@ -67,12 +78,38 @@ class Cut(NamedTuple):
         return sum(high - low for low, high, _ in self.runs(rank, 0, n_bytes))
 
 
-def _entry(name: str, tensor: Any) -> List[Any]:
-    return [name, str(tensor.dtype).rpartition(".")[2], list(tensor.shape)]
+def _entry(name: str, tensor: Any, holding: Optional["Holding"] = None) -> List[Any]:
+    """The last of it says how a DTensor is cut: rounds that look alike have one plan."""
+    cut = None
+    if holding is not None:
+        cut = [list(holding.mesh), list(holding.ranks), [list(one) for one in holding.placements]]
+    return [name, str(tensor.dtype).rpartition(".")[2], list(tensor.shape), cut]
 
 
 def _said(entry: Optional[List[Any]]) -> str:
-    return "no more" if entry is None else f'"{entry[0]}", {entry[2]} of {entry[1]},'
+    if entry is None:
+        return "no more"
+    cut = "" if entry[3] is None else f" cut by {entry[3][2]} on ranks {entry[3][1]} as {entry[3][0]}"
+    return f'"{entry[0]}", {entry[2]} of {entry[1]}{cut},'
+
+
+def _aligned(n_bytes: int) -> int:
+    return -(-n_bytes // ALIGNMENT) * ALIGNMENT
+
+
+def _holding_of(name: str, tensor: Any, most_bytes: int) -> Optional["Holding"]:
+    """How a DTensor is cut that can go in shards; any other tensor goes whole."""
+    from . import torch as adapter
+
+    if not hasattr(tensor, "placements") or not tensor.shape or tensor.numel() == 0:
+        return None
+    if _aligned(tensor.numel() * tensor.element_size()) > most_bytes:
+        return None
+    try:
+        holding = adapter.holding_of(tensor, name)
+    except Unsupported:
+        return None
+    return None if holding.dtype.startswith("bytes:") else holding
 
 
 def _bytes_of(tensor: Any) -> Any:
@@ -88,17 +125,31 @@ class Packer:
     def __init__(self, weights: Iterable[Named], cut: Cut, rank: int) -> None:
         self._weights, self._cut, self._rank = iter(weights), cut, rank
         self._rest: Any = None  # of the tensor that the last round ended in
+        self._given: Optional[Named] = None  # that no round has yet
+        self.half: Optional[Half] = None  # of the last round, if it was in shards
 
-    def pack(self, memory: Any) -> Table:
-        """Fills this rank's share of the next round."""
+    def _look(self) -> Optional[Tuple[str, Any, Optional["Holding"]]]:
+        """The next tensor, which stays there until it is taken."""
+        if self._given is None:
+            self._given = next(self._weights, None)
+        if self._given is None:
+            return None
+        return (*self._given, _holding_of(*self._given, self._cut.round_bytes))
+
+    def pack(self, memory: Any, shards: Any) -> Table:
+        """Fills this rank's share of the next round; shards have other memory, which their plans know."""
+        self.half = None
         tensors: List[Any] = []
         at, room = 0, self._cut.round_bytes
         while at < room:
             if self._rest is None:
-                given = next(self._weights, None)
+                given = self._look()
+                if given is not None and given[2] is not None:
+                    return self._table(tensors, at) if tensors or at else self._pack_shards(shards)
                 if given is None:
-                    return {"tensors": tensors, "bytes": at, "is_last": True}
-                name, tensor = given
+                    return self._table(tensors, at, is_last=True)
+                name, tensor, _ = given
+                self._given = None
                 tensor = tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
                 tensors.append(_entry(name, tensor))
                 self._rest = _bytes_of(tensor)
@@ -107,7 +158,41 @@ class Packer:
                 memory[place : place + end - begin].copy_(row[begin - at : end - at])
             at += len(row)
             self._rest = self._rest[len(row) :] if len(row) < len(self._rest) else None
-        return {"tensors": tensors, "bytes": at, "is_last": False}
+        return self._table(tensors, at)
+
+    def _table(self, tensors: List[Any], n_bytes: int, **more: bool) -> Table:
+        return {"tensors": tensors, "bytes": n_bytes, "is_last": False, "in_shards": False, **more}
+
+    def _pack_shards(self, shards: Any) -> Table:
+        """A round of DTensors: of each, this rank's shard."""
+        import torch
+
+        from .._side import Side
+        from .torch import add_shard
+
+        side, memory = Side(), {}
+        tensors: List[Any] = []
+        at = own = 0
+        rank = torch.distributed.get_rank()
+        while True:
+            given = self._look()
+            if given is None:
+                break
+            name, tensor, holding = given
+            end = at + _aligned(tensor.numel() * tensor.element_size())
+            if holding is None or end > self._cut.round_bytes or name in memory:
+                break
+            self._given = None
+            local = tensor.to_local()
+            row = _bytes_of(local)
+            place = shards[own : own + len(row)]
+            place.copy_(row)
+            memory[name] = place.view(local.dtype)
+            add_shard(side, name, holding, tuple(local.shape), rank)
+            tensors.append(_entry(name, tensor, holding))
+            at, own = end, own + _aligned(len(row))
+        self.half = Half(side, {name: one for name, one in memory.items() if len(one)})
+        return self._table(tensors, at, is_last=given is None, in_shards=True)
 
 
 class Unpacker:
@@ -125,14 +210,14 @@ class Unpacker:
         begun = [] if self._open is None else [self._open]
         begun += [
             (name, torch.empty(shape, dtype=getattr(torch, dtype), device=self._device), 0)
-            for name, dtype, shape in table["tensors"]
+            for name, dtype, shape, _ in table["tensors"]
         ]
         at, self._open = 0, None
         for name, tensor, filled in begun:
             row = _bytes_of(tensor)[filled:]
             n = min(len(row), table["bytes"] - at)
             row[:n].copy_(memory[at : at + n])
-            at += n
+            at += _aligned(n) if table["in_shards"] else n
             if n < len(row):
                 self._open = (name, tensor, filled + n)
                 return
@@ -149,10 +234,13 @@ class Stream:
         self.link, self.cut, self.device = link, cut, device
         self.rank = link.world.rank
         self.is_trainer = self.rank < cut.n_trainers
-        room = cut.kept(self.rank, cut.round_bytes) if self.is_trainer else cut.round_bytes
-        self.memory = torch.empty(room, dtype=torch.uint8)  # pages that no round needs take no room
+        # Pages that no round needs take no room here. A worker's memory does, and comes with rounds.
+        room = cut.kept(self.rank, cut.round_bytes) if self.is_trainer else 0
+        self.memory = torch.empty(room, dtype=torch.uint8)
+        self.shards = torch.empty(cut.round_bytes if self.is_trainer else 0, dtype=torch.uint8)
+        self._largest = 0  # of the rounds so far, in bytes
         self._options = options
-        self._plans: Dict[int, "Refit"] = {}  # by the bytes of a round
+        self._plans: Dict[str, "Refit"] = {}  # by the bytes of a round, or its tensors in shards
         self._version: Optional[int] = None  # of the update that is under way
         self.bytes_moved, self.seconds = 0, 0.0  # of the last update
 
@@ -178,16 +266,16 @@ class Stream:
             )
         return b""
 
-    def carry(self, packed: Any = None) -> Table:
+    def carry(self, packed: Any = None, half: Optional[Half] = None) -> Table:
         """One round. ``packed`` is what a rank of the trainer has packed, or the exception that it
-        ended with, which all then raise."""
+        ended with, which all then raise; ``half`` is what it has of a round in shards."""
         world = self.link.world
         own = packed if isinstance(packed, dict) else None
         with self.link.explained():
             table: Table = json.loads(world.broadcast(json.dumps(own).encode(), 0))
             agree(world, lambda: self._check_table(table, packed))
             if table["bytes"]:
-                result = self._plan(table["bytes"]).run()
+                result = self._plan(table, half).run()
                 self.bytes_moved += result.bytes_moved
                 self.seconds += result.seconds
         return table
@@ -215,21 +303,34 @@ class Stream:
         if self._version is not None:
             self.link.version = self._version
 
-    def _plan(self, n_bytes: int) -> "Refit":
-        found = self._plans.get(n_bytes)
+    def _plan(self, table: Table, half: Optional[Half]) -> "Refit":
+        n_bytes: int = table["bytes"]
+        key = json.dumps(table["tensors"]) if table["in_shards"] else str(n_bytes)
+        found = self._plans.get(key)
         if found is not None:
             return found
         if len(self._plans) == KEPT_PLANS:
-            self.link.forget(self._plans.pop(next(iter(self._plans))))
-        row = [{"name": "bytes", "shape": [n_bytes], "dtype": "u8"}]
+            self._forget_first()
+        if n_bytes > self._largest:
+            while self._plans:
+                self._forget_first()
+            self._largest = n_bytes
+            if not self.is_trainer:
+                self.memory = _fast_memory(n_bytes)
+        tensors = [{"name": "bytes", "shape": [n_bytes], "dtype": "u8"}]
+        if table["in_shards"]:
+            tensors = _tensors_in(table)
         found = self.link.plan(
-            row if self.rank == 0 else None,
-            source=(lambda: self._half(n_bytes)) if self.is_trainer else None,
+            tensors if self.rank == 0 else None,
+            source=(lambda: half or self._half(n_bytes)) if self.is_trainer else None,
             destination=None if self.is_trainer else self._whole,
             **self._options,
         )
-        self._plans[n_bytes] = found
+        self._plans[key] = found
         return found
+
+    def _forget_first(self) -> None:
+        self.link.forget(self._plans.pop(next(iter(self._plans))))
 
     def _half(self, n_bytes: int) -> Half:
         from .._side import Side
@@ -243,12 +344,42 @@ class Stream:
         return Half(side, {"bytes": self.memory[:n_kept]})
 
     def _whole(self, tensors: Tensors) -> Half:
+        """All of each, one behind the other."""
         from .._side import Side
+        from .._trace_model import torch_dtype
 
-        side, shape = Side(), tensors[0]["shape"]
-        side.add_parameter("bytes", None, shape[0])
-        side.add_box("bytes", [0], shape)
-        return Half(side, {"bytes": self.memory[: shape[0]]})
+        side, memory, at = Side(), {}, 0
+        for one in tensors:
+            name, elements = one["name"], math.prod(one["shape"])
+            side.add_parameter(name, None, elements)
+            side.add_box(name, [0] * len(one["shape"]), one["shape"])
+            dtype = torch_dtype(one["dtype"], name)
+            n_bytes = elements * dtype.itemsize
+            memory[name] = self.memory[at : at + n_bytes].view(dtype)
+            at += _aligned(n_bytes)
+        return Half(side, memory)
+
+
+def _tensors_in(table: Table) -> Tensors:
+    """Those of a round in shards, as a spec has them."""
+    import torch
+
+    return [
+        {"name": name, "shape": shape, "dtype": _ferry.dtype_name(getattr(torch, dtype))}
+        for name, dtype, shape, _ in table["tensors"]
+    ]
+
+
+def _fast_memory(n_bytes: int) -> Any:
+    """Memory that trainers of the same node write to directly, where there is enough of it."""
+    import torch
+
+    from .._memory import empty
+
+    try:
+        return empty(n_bytes, dtype=torch.uint8)
+    except (LimitExceeded, NoMemory):
+        return torch.empty(n_bytes, dtype=torch.uint8)
 
 
 def _own_address() -> str:
@@ -373,10 +504,10 @@ class Engine:
     async def _send_round(self, stream: Stream, packer: Packer) -> bool:
         packed: Any
         try:
-            packed = packer.pack(stream.memory)  # in this thread: what makes tensors may want it
+            packed = packer.pack(stream.memory, stream.shards)  # in this thread: what makes tensors may want it
         except Exception as error:
             packed = error
-        return bool((await asyncio.to_thread(stream.carry, packed))["is_last"])
+        return bool((await asyncio.to_thread(stream.carry, packed, packer.half))["is_last"])
 
     async def _receive(self, version: Optional[int]) -> AsyncGenerator[Iterator[Named], None]:
         """Collective: what a worker does in an update. The tensors of each round, which must be taken

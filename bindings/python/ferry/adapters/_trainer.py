@@ -5,6 +5,7 @@ says what its ranks have, and sends that. What it asks of the server goes throug
 from __future__ import annotations
 
 import contextlib
+import logging
 import threading
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Dict, List, Optional, Type
@@ -14,6 +15,7 @@ from .._refit import _heard, _told
 from ._updates import Half, Link, Member, StoreExchange, Tensors, open_store
 
 SECONDS = 120.0  # that ranks wait for each other
+_log = logging.getLogger("ferry")
 
 
 @dataclass
@@ -35,7 +37,8 @@ class TrainerInfo:
 
 
 class Trainer:
-    """What adapters give as their trainer."""
+    """What adapters give as their trainer. ``unused`` are the names of the tensors of which no worker
+    takes anything, also said in ferry's log."""
 
     init_info_cls: ClassVar[Type[TrainerInfo]] = TrainerInfo
 
@@ -43,6 +46,7 @@ class Trainer:
         self.info, self.client, self.source = info, client, source
         self.is_sender, self.rank = info.is_sender, info.rank
         self.version = 0
+        self.unused: List[str] = []
         self._weights = _Weights(source, info.rank)
         self._link: Optional[Link] = None
         self._exchange: Any = None
@@ -88,7 +92,7 @@ class Trainer:
             self.version = self._link.version
             tensors = self._weights.tensors if info.rank == 0 else None
             self._link.prepare(tensors, source=self._weights.half)
-            self._prepared(self._link, tensors)
+            self._check_use(self._link, tensors)
         except Error as error:
             if call is not None:
                 call.wait(info.seconds)  # it has a reason, and is not to be asked anew meanwhile
@@ -96,8 +100,15 @@ class Trainer:
         if call is not None:
             call.join()
 
-    def _prepared(self, link: Link, tensors: Optional[Tensors]) -> None:
-        """Collective with the workers: what is looked at before any update."""
+    def _check_use(self, link: Link, tensors: Optional[Tensors]) -> None:
+        """Collective with the workers: loaders take a slice of what does not fit, and drop what they do
+        not know."""
+        self.unused = link.check_use(tensors)
+        if self.unused and self.is_sender:
+            _log.warning(
+                'tensor "%s" of the trainer is taken by no worker of the server, nor are %d others: '
+                "it stays as it was there", self.unused[0], len(self.unused) - 1,
+            )  # fmt: skip
 
     @property
     def workers(self) -> List[Member]:

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from .._ferry import World
     from .._refit import Refit, RefitResult
     from .._side import Side
-    from .._trace import Trace
 
 Tensors = List[Dict[str, Any]]
 
@@ -40,19 +39,27 @@ class Member(NamedTuple):
     pid: int
 
 
-def _way_back(trace: Optional["Trace"]) -> Optional["Side"]:
+def _way_back(taken: Optional["Side"]) -> Optional["Side"]:
     """What a worker takes, as if it gave it: which element lies where, of types that fit all."""
     from .._side import Side
 
-    if trace is None:
+    if taken is None:
         return None
     return Side.from_json(
         {"boxes": [
             {"parameter": one["parameter"], "elements": one["elements"], "dtype": "u8",
              "holds": one["holds"]}
-            for one in trace.side().to_dict()["boxes"] if one["holds"]
+            for one in taken.to_dict()["boxes"] if one.get("holds")
         ]}
     )  # fmt: skip
+
+
+def _names_in(taken: Optional["Side"]) -> Optional[List[str]]:
+    """The tensors of which a worker takes something."""
+    if taken is None:
+        return None
+    boxes = [box for one in taken.to_dict()["boxes"] for box in one.get("holds", ())]
+    return sorted({box["tensor"] for box in boxes})
 
 
 class StoreExchange:
@@ -148,6 +155,7 @@ class Link:
         self.world: "World" = _met(exchange, options)
         self._refit: Optional["Refit"] = None
         self._refits: List["Refit"] = []  # all that are open
+        self._taken: Optional["Side"] = None  # what this rank gets in the last one
         own = json.dumps([version, who, socket.gethostname(), os.getpid()]).encode()
         told = [json.loads(one) for one in self.world.all_gather(own)]
         self.version: int = max(one[0] for one in told)
@@ -180,6 +188,7 @@ class Link:
 
         agree(self.world, look)
         sides = [None if half is None else half.side for half in halves]
+        self._taken = sides[1]
         spec = Spec.exchange(
             {"format": "ferry.spec/1", "tensors": base}, source=sides[0], destination=sides[1],
             world=self.world,
@@ -190,28 +199,28 @@ class Link:
         self._refits.append(refit)
         return refit
 
-    def check_use(self, tensors: Optional[Tensors], trace: Optional["Trace"]) -> List[str]:
+    def check_use(self, tensors: Optional[Tensors]) -> List[str]:
         """Collective: proves that the workers together take all of each tensor of which they take
         anything. A loader that is told of another model's tensor may take a slice of it and say
         nothing. Returns the names of those that no worker takes.
 
-        The trainer's first rank gives the tensors, a worker its trace.
+        The trainer's first rank gives the tensors. What workers take is what they prepared.
         """
         from .._plan import Spec, plan
         from .._refit import agree
 
         told = json.dumps(tensors).encode() if tensors is not None else b""
         given: Tensors = json.loads(self.world.broadcast(told, 0))
-        left = json.dumps(None if trace is None else trace.unused).encode()
-        unused = [json.loads(one) for one in self.world.all_gather(left)]
-        none_takes = set.intersection(*(set(one) for one in unused if one is not None))
+        own = json.dumps(_names_in(self._taken)).encode()
+        named = [json.loads(one) for one in self.world.all_gather(own)]
+        used = {name for one in named if one is not None for name in one}
         # The way back: whatever type the elements have, rank 0 would get all of them.
         base = {
             "format": "ferry.spec/1",
-            "tensors": [dict(one, dtype="u8") for one in given if one["name"] not in none_takes],
+            "tensors": [dict(one, dtype="u8") for one in given if one["name"] in used],
             "destination": {"mesh": [], "rules": [{"match": "*"}]},
         }
-        spec = Spec.exchange(base, source=_way_back(trace), world=self.world)
+        spec = Spec.exchange(base, source=_way_back(self._taken), world=self.world)
 
         def prove() -> bytes:
             try:
@@ -225,7 +234,7 @@ class Link:
             return b""
 
         agree(self.world, prove)
-        return [one["name"] for one in given if one["name"] in none_takes]
+        return [one["name"] for one in given if one["name"] not in used]
 
     def forget(self, refit: "Refit") -> None:
         """Collective: gives back what a refit of :meth:`plan` needs."""

@@ -14,7 +14,6 @@ import contextlib
 import dataclasses
 import importlib
 import json
-import logging
 import pickle
 import urllib.error
 import urllib.request
@@ -22,6 +21,7 @@ from dataclasses import dataclass
 from typing import Any, Dict, Iterable, Iterator, List, Optional, Tuple
 
 from .._errors import Error, InvalidInput, Misuse, Unsupported
+from ._base import quantization_of
 from ._trainer import SECONDS, Trainer, TrainerInfo
 from ._updates import Half, Link, StoreExchange, Tensors, open_store
 
@@ -30,7 +30,6 @@ __all__ = ["FerryTrainer", "FerryTrainerInitInfo", "Server", "load", "register"]
 LOAD_FORMAT = "ferry.adapters.sglang.load"  # by which SGLang knows the loader
 _LEAST_LETTERS = 64  # a letter for each worker, also where the trainer counts too few of them
 _UPDATER = "sglang.srt.model_executor.model_runner_components.weight_updater.WeightUpdater"
-_log = logging.getLogger("ferry")
 
 
 # The worker.
@@ -61,7 +60,6 @@ class _Worker:
         self._model = model
         self._link: Optional[Link] = None
         self._version = 0
-        self._trace: Any = None
 
     def meet(self, told: _Meeting) -> None:
         """Meets the trainer and all workers, traces, plans and prepares."""
@@ -79,7 +77,7 @@ class _Worker:
         link = Link(exchange, told.seconds, told.secret, who, self._version)
         try:
             link.prepare(None, destination=self._half)
-            link.check_use(None, self._trace)
+            link.check_use(None)
         except BaseException:
             link.close()
             raise
@@ -91,7 +89,7 @@ class _Worker:
         with _without_afterwork(self._model):
             traced = _traced(self._model, tensors)
         _check_given(traced)
-        self._trace, model = traced, self._model
+        model = self._model
         return Half(traced.side(), traced.memory(model), lambda: traced.memory(model))
 
     def update(self, version: int) -> None:
@@ -157,8 +155,8 @@ def _traced(model: Any, tensors: Tensors) -> Any:
 def _check_methods(model: Any) -> None:
     """Layers whose kernels want weights otherwise than they are loaded cannot be written in place."""
     for name, layer in model.named_modules():
-        method = type(getattr(layer, "quant_method", None)).__name__
-        if method != "NoneType" and not method.startswith("Unquantized"):
+        method = quantization_of(layer)
+        if method is not None:
             raise Unsupported(
                 f'layer "{name}" of the server keeps its weights as {method} makes them, which is '
                 "not how they are loaded: serve the model without quantization"
@@ -330,16 +328,3 @@ class FerryTrainer(Trainer):
     """
 
     init_info_cls = FerryTrainerInitInfo
-
-    def __init__(self, info: TrainerInfo, client: Any, source: Any) -> None:
-        self.unused: List[str] = []
-        super().__init__(info, client, source)
-
-    def _prepared(self, link: Link, tensors: Optional[Tensors]) -> None:
-        """A loader of SGLang takes a slice of what does not fit, and drops what it does not know."""
-        self.unused = link.check_use(tensors, None)
-        if self.unused and self.is_sender:
-            _log.warning(
-                'tensor "%s" of the trainer is taken by no worker of the server, nor are %d others: '
-                "it stays as it was there", self.unused[0], len(self.unused) - 1,
-            )  # fmt: skip

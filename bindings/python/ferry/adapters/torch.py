@@ -76,6 +76,11 @@ def _holding(tensor: Any, name: str, rank: int) -> Holding:
     return holding
 
 
+def holding_of(dtensor: Any, name: str) -> Holding:
+    """How a DTensor lies on the ranks of torch.distributed; Unsupported where it has no value there."""
+    return _holding(dtensor, name, 0)
+
+
 def layout_of(dtensor: Any, name: str = "tensor") -> Dict[str, Any]:
     """One side of a ferry.spec/1, with one rule that matches everything: how this DTensor is cut.
 
@@ -105,16 +110,23 @@ def side_of(state_dict: Local, rank: int) -> "Side":
 
     side = Side()
     for name, holding in _tensors_of(state_dict, rank).items():
-        local = _local(state_dict[name])
-        if local.numel() == 0 or rank not in holding.ranks:
-            continue
-        shape = local.shape or (1,)
-        side.add_parameter(name, None, local.numel(), dtype=holding.dtype)
-        strides = [math.prod(shape[dim + 1 :]) for dim in range(len(holding.shape))]
-        for begin, lengths, at in _placements.boxes_of(holding, rank):
-            offset = sum(i * stride for i, stride in zip(at, strides))
-            side.add_box(name, begin, lengths, offset, strides)
+        add_shard(side, name, holding, tuple(_local(state_dict[name]).shape), rank)
     return side
+
+
+def add_shard(
+    side: "Side", name: str, holding: Holding, shape: Tuple[int, ...], rank: int
+) -> None:
+    """Adds what a rank has of a tensor, whose local shard has this shape and lies in a row; nothing
+    where it has nothing."""
+    if math.prod(shape) == 0 or rank not in holding.ranks:
+        return
+    shape = shape or (1,)
+    side.add_parameter(name, None, math.prod(shape), dtype=holding.dtype)
+    strides = [math.prod(shape[dim + 1 :]) for dim in range(len(holding.shape))]
+    for begin, lengths, at in _placements.boxes_of(holding, rank):
+        offset = sum(i * stride for i, stride in zip(at, strides))
+        side.add_box(name, begin, lengths, offset, strides)
 
 
 def memory_of(state_dict: Local) -> Dict[str, Any]:

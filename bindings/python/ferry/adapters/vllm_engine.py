@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Dict, Iterator, Optional, Tuple
 
 from .._errors import InvalidInput, Misuse, Unsupported
-from ._base import class_of
+from ._base import class_of, quantization_of
 from ._trainer import SECONDS, Trainer, TrainerInfo
 from ._updates import Half, Link, StoreExchange, Tensors, open_store
 
@@ -136,6 +136,7 @@ class ServerModel:
         """What the loader does with the trainer's tensors, and the memory that takes them."""
         import torch
 
+        from .._memory import share_what_can
         from .._trace import trace
 
         live = dict(self._model.named_parameters(remove_duplicate=False))
@@ -147,37 +148,41 @@ class ServerModel:
             wanted = dict(self._model.named_parameters(remove_duplicate=False))
             parameters = set(wanted)
             wanted.update(self._model.named_buffers(remove_duplicate=False))
-        self._check(traced, parameters, wanted)
         owners = {
             f"{prefix}.{name}" if prefix else name: (layer, name)
             for prefix, layer in self._model.named_modules(remove_duplicate=False)
             for name in (*self._reload.get_layerwise_info(layer).restore_metadata[0],
                          *self._reload.get_layerwise_info(layer).restore_metadata[1])
         }  # fmt: skip
-        memory: Dict[str, Any] = {}
+        self._check(traced, parameters, wanted, owners)
+        written: Dict[str, Any] = {}
         staged_layers = set()
         for name in traced.parameters:
             layer, own = owners[name] if name in owners else (None, name)
             if layer is None or self._is_in_place(layer, live.get(name), wanted[name]):
-                memory[name] = _row(live[name])
+                written[name] = live[name]
                 continue
             device = self._reload.get_layerwise_info(layer).restore_device
             stage = torch.zeros(wanted[name].shape, dtype=wanted[name].dtype, device=device)
             self.staged[name] = (layer, own, stage)
             staged_layers.add(layer)
-            memory[name] = stage.reshape(-1)
+            written[name] = stage
+        share_what_can(written, live)
+        memory = {name: _row(one) for name, one in written.items()}
         self._tie_head(traced, owners, memory, wanted)
         self._keep_rest(staged_layers, owners, live, wanted)
         return Half(traced.side(), memory)
 
-    def _check(self, traced: Any, parameters: Any, wanted: Dict[str, Any]) -> None:
+    def _check(self, traced: Any, parameters: Any, wanted: Dict[str, Any], owners: Any) -> None:
+        """Every element of every parameter is given. Excepted is what no checkpoint need have: scales
+        that vLLM makes itself, a head that is the embedding, which has a parameter of its own in the
+        layout of loaders, and what layers that are quantized pad their weights with."""
         missing = [
             name
             for name in traced.untouched
             if name in parameters and wanted[name].numel() and not _is_scale(name)
+            if not (name.endswith("lm_head.weight") and self._is_tied())
         ]
-        # A head that is the embedding has a parameter of its own in the layout of loaders.
-        missing = [name for name in missing if not name.endswith("lm_head.weight")]
         if missing:
             raise InvalidInput(
                 f'parameter "{missing[0]}" of the server is given by no tensor of the trainer, nor '
@@ -185,6 +190,24 @@ class ServerModel:
                 "otherwise",
                 tensor=missing[0],
             )
+        parts = [
+            name
+            for name in traced.partial
+            if name not in owners or quantization_of(owners[name][0]) is None
+        ]
+        if parts:
+            raise InvalidInput(
+                f'parameter "{parts[0]}" of the server is given only in part by tensors of the '
+                f"trainer, as are {len(parts) - 1} others: the trainer lacks some of them",
+                tensor=parts[0],
+            )
+
+    def _is_tied(self) -> bool:
+        for name in ("hf_text_config", "hf_config"):
+            config = getattr(self._config, name, None)
+            if getattr(config, "tie_word_embeddings", False):
+                return True
+        return False
 
     def _is_in_place(self, layer: Any, live: Any, wanted: Any) -> bool:
         if getattr(layer, "quant_method", None) is not None:
@@ -299,6 +322,7 @@ class FerryWeightTransferEngine(_Engine):  # type: ignore[misc]
         server = ServerModel(self.model, self.model_config)
         try:
             link.prepare(None, destination=server.half)
+            link.check_use(None)
         except BaseException:
             link.close()
             raise
