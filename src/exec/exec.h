@@ -54,6 +54,23 @@ typedef struct fy_blocks {
     uint64_t block[2]; /* rows and columns of one */
 } fy_blocks;
 
+/* A matrix that becomes NVFP4 (convert/convert.h), its rows side by side. */
+typedef struct fy_halves {
+    uint32_t kind; /* of its elements: f32, f16 or bf16 */
+    float of_matrix;
+    uint64_t n_rows, n_columns;
+} fy_halves;
+
+/* Bytes [first, first + bytes) of an area at `base`. */
+typedef struct fy_exec_part {
+    fy_area area;
+    const void *base;
+    uint64_t first, bytes;
+} fy_exec_part;
+
+/* What has one digest in `digests`, and how long that is. */
+enum { FY_DIGESTED_BYTES = 4096, FY_DIGEST_BYTES = 16 };
+
 typedef struct fy_exec {
     const char *name;
     /*
@@ -88,6 +105,20 @@ typedef struct fy_exec {
      */
     ferry_status (*largest)(fy_exec_queue *queue, const fy_blocks *blocks, const void *base,
                             float *largest_out, ferry_error *error);
+
+    /*
+     * Codes, and scales of blocks, of a matrix as that of `largest`: row by row, without gaps, to
+     * host memory. (optional, likewise)
+     */
+    ferry_status (*nvfp4)(fy_exec_queue *queue, const fy_halves *matrix, const void *base,
+                          void *codes_out, void *scales_out, ferry_error *error);
+    /*
+     * XXH3 of 128 bits, the lower half first, to host memory: of each FY_DIGESTED_BYTES of n parts
+     * one behind the other, and of what is left at the end. All are memory of the queue's device.
+     * (optional: who needs it brings the bytes)
+     */
+    ferry_status (*digests)(fy_exec_queue *queue, const fy_exec_part *parts, size_t n,
+                            char *digests_out, ferry_error *error);
 
     /*
      * A call of a program of lanes: see lanes.h. Everything that it names by an address must be

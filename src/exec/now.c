@@ -6,10 +6,12 @@
 
 #include <string.h>
 
-/* One verb: of blocks, or a cast, or a copy where there is neither. */
+/* One verb: of blocks, of halves, or a cast, or a copy where there is neither. */
 typedef struct verb {
     const fy_blocks *blocks;
     float *largest_out;
+    const fy_halves *halves;
+    void *codes_out, *scales_out;
     const fy_cast *cast;
     uint64_t first, n; /* bytes, or elements where it casts */
     uint64_t *hash_out;
@@ -20,6 +22,10 @@ static ferry_status perform(const verb *what, fy_exec_choice choice, fy_exec_que
 {
     if (what->blocks != NULL) {
         return choice.exec->largest(queue, what->blocks, from->base, what->largest_out, error);
+    }
+    if (what->halves != NULL) {
+        return choice.exec->nvfp4(queue, what->halves, from->base, what->codes_out,
+                                  what->scales_out, error);
     }
     return what->cast != NULL ? choice.exec->cast(queue, what->cast, to->area, to->base, from->area,
                                                   from->base, what->first, what->n, NULL, error)
@@ -89,6 +95,18 @@ ferry_status fy_largest_now(fy_space space, const fy_blocks *blocks, const void 
     return choice.exec->largest != NULL
                ? do_by(&what, choice, &side, &side, error)
                : fy_fail(error, FERRY_ERR_UNSUPPORTED, "%s memory finds no largest magnitudes",
+                         fy_memory_name(space.kind));
+}
+
+ferry_status fy_nvfp4_now(fy_space space, const fy_halves *matrix, const void *base,
+                          void *codes_out, void *scales_out, ferry_error *error)
+{
+    fy_exec_choice choice = fy_exec_for(space, space);
+    const fy_now_side side = {.space = space, .base = (void *)(uintptr_t)base};
+    verb what = {.halves = matrix, .codes_out = codes_out, .scales_out = scales_out};
+    return choice.exec->nvfp4 != NULL
+               ? do_by(&what, choice, &side, &side, error)
+               : fy_fail(error, FERRY_ERR_UNSUPPORTED, "%s memory makes no codes of half a byte",
                          fy_memory_name(space.kind));
 }
 

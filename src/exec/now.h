@@ -25,6 +25,9 @@ ferry_status fy_cast_now(const fy_cast *cast, const fy_now_side *to, const fy_no
  */
 ferry_status fy_largest_now(fy_space space, const fy_blocks *blocks, const void *base,
                             float *largest_out, ferry_error *error);
+/* fy_exec's nvfp4, likewise. */
+ferry_status fy_nvfp4_now(fy_space space, const fy_halves *matrix, const void *base,
+                          void *codes_out, void *scales_out, ferry_error *error);
 /* bytes without gaps, from anywhere to anywhere; they may overlap. */
 ferry_status fy_move_now(fy_space to_space, void *to, fy_space from_space, const void *from,
                          uint64_t bytes, ferry_error *error);

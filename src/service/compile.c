@@ -48,6 +48,9 @@ static ferry_status compile_out(fy_service_program *program, const fy_channel *c
         const fy_item *item = &channel->out.items[i];
         FY_TRY(fy_program_block_add(steps, item->order, error));
         FY_TRY(wait_out(program, channel, number, i, &after, error));
+        if (program->own_digests > 0 && item->path == FERRY_PATH_STAGED) {
+            FY_TRY(fy_program_step_add(steps, FY_STEP_MOVE, i | FY_DIGESTED, 1, error));
+        }
         if (item->path != FERRY_PATH_REMOTE) {
             FY_TRY(fy_program_step_add(steps, FY_STEP_MOVE, i, 1, error));
         }

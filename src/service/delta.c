@@ -9,7 +9,8 @@
 #include <string.h>
 
 _Static_assert(FY_NETWORK_BYTES / FY_DELTA_BYTES <= 64, "a word has a bit for each block");
-enum { DIGEST_BYTES = 16 };
+enum { DIGEST_BYTES = FY_DIGEST_BYTES };
+_Static_assert((int)FY_DELTA_BYTES == (int)FY_DIGESTED_BYTES, "devices make digests of blocks");
 
 /*
  * Blocks
@@ -31,6 +32,16 @@ bool fy_delta_next(uint64_t blocks, uint64_t item_bytes, uint32_t *block_inout, 
     *first_out = (uint64_t)begin * FY_DELTA_BYTES;
     *bytes_out = (last < item_bytes ? last : item_bytes) - *first_out;
     return begin < n;
+}
+
+uint64_t fy_delta_bytes(uint64_t item_bytes, uint64_t blocks)
+{
+    uint64_t used = 0, first, bytes;
+    uint32_t block = 0;
+    while (fy_delta_next(blocks, item_bytes, &block, &first, &bytes)) {
+        used += bytes;
+    }
+    return used;
 }
 
 uint64_t fy_delta_compact(char *packed, uint64_t item_bytes, uint64_t blocks)
@@ -116,6 +127,22 @@ static uint64_t most_item_bytes(const ferry_service *service)
     return most;
 }
 
+/* Of an item that has digests. */
+static uint32_t most_parts(const fy_service_program *program)
+{
+    uint32_t most = 0;
+    for (uint32_t lane = 0; lane < 2 * program->n_channels; lane++) {
+        const fy_channel *channel = &program->channels[lane / 2];
+        const fy_lane *its = lane % 2 == 0 ? &channel->out : &channel->in;
+        for (size_t i = 0; i < its->n_items; i++) {
+            const fy_item *item = &its->items[i];
+            bool is_more = item->n_parts > most && fy_delta_tells(program, item);
+            most = is_more ? item->n_parts : most;
+        }
+    }
+    return most;
+}
+
 ferry_status fy_delta_open(const ferry_service *service, fy_run_state *run, ferry_error *error)
 {
     const fy_service_program *program = service->program;
@@ -127,7 +154,11 @@ ferry_status fy_delta_open(const ferry_service *service, fy_run_state *run, ferr
     size_t n = run->moves == NULL ? 1 : 1 + (size_t)program->n_channels;
     run->delta.gathered = fy_alloc(n, run->delta.gathered_bytes + 1);
     run->delta.told_digests = fy_alloc(program->told_digests + 1, 1);
-    return run->delta.gathered == NULL || run->delta.told_digests == NULL
+    run->delta.own_digests = fy_alloc(program->own_digests + 1, 1);
+    run->delta.parts = fy_alloc(run->moves == NULL ? 1 : (size_t)most_parts(program) + 1,
+                                sizeof *run->delta.parts);
+    return run->delta.gathered == NULL || run->delta.told_digests == NULL ||
+                   run->delta.own_digests == NULL || run->delta.parts == NULL
                ? fy_fail_no_memory(error, "what is compared before it is moved")
                : FERRY_OK;
 }
@@ -136,6 +167,8 @@ void fy_delta_close(fy_run_state *run)
 {
     fy_free(run->delta.gathered);
     fy_free(run->delta.told_digests);
+    fy_free(run->delta.own_digests);
+    fy_free(run->delta.parts);
 }
 
 /*
@@ -172,6 +205,41 @@ static ferry_status gather(ferry_service *service, const fy_lane *lane, const fy
         to += bytes;
     }
     return status;
+}
+
+/*
+ * Whether a device makes the digests of an item: it has all of its bytes, as they are at the other
+ * end, too.
+ */
+static bool is_a_devices(const ferry_service *service, const fy_lane *lane, const fy_item *item,
+                         part_side *side)
+{
+    fy_space first = {.kind = FERRY_MEMORY_HOST};
+    for (uint32_t p = 0; fy_moves_are_far(service) && p < item->n_parts; p++) {
+        const fy_item_part *part = &lane->parts[item->first_part + p];
+        fy_part_end its = side(service, part);
+        first = p == 0 ? its.space : first;
+        if (fy_is_host(its.space) || !fy_same_space(its.space, first) || its.conversion != NULL) {
+            return false;
+        }
+    }
+    return !fy_is_host(first) && fy_move_has_digests(first);
+}
+
+/* Begins to make them. */
+static ferry_status digest_there(ferry_service *service, const fy_lane *lane, const fy_item *item,
+                                 part_side *side, char *digests_out, ferry_error *error)
+{
+    fy_exec_part *parts = service->run->delta.parts;
+    fy_space space = {.kind = FERRY_MEMORY_HOST};
+    for (uint32_t p = 0; p < item->n_parts; p++) {
+        const fy_item_part *part = &lane->parts[item->first_part + p];
+        fy_part_end its = side(service, part);
+        space = its.space;
+        parts[p] = (fy_exec_part){
+            .area = its.area, .base = its.base, .first = part->first, .bytes = part->bytes};
+    }
+    return fy_move_digests(service, space, parts, item->n_parts, digests_out, error);
 }
 
 /* Where the bytes of an item of one part lie one behind the other, in host memory; else NULL. */
@@ -232,7 +300,34 @@ static void digest(block_walk b, const char *bytes, char *digests_out)
  * The receiver
  */
 
-/* Devices bring what they hold to the host; what is there is read when it is told. */
+static bool is_digested_there(const ferry_service *service, const fy_channel *channel,
+                              uint32_t number)
+{
+    return is_a_devices(service, &channel->in, &channel->in.items[number], target_side);
+}
+
+static char *told_of(const ferry_service *service, const fy_channel *channel, uint32_t number)
+{
+    return service->run->delta.told_digests + channel->in_digests +
+           fy_delta_slot(channel->in_digest_bytes, number);
+}
+
+/* Of what devices bring there is room for one; of what they look at there is nothing to bring. */
+uint32_t fy_delta_take(const ferry_service *service, const fy_channel_state *state, uint32_t first,
+                       uint32_t n)
+{
+    uint32_t most = n < FY_MOST_BURST ? n : (uint32_t)FY_MOST_BURST, i = 0;
+    if (!fy_moves_are_far(service)) {
+        return most;
+    }
+    while (i < most && is_digested_there(service, state->channel, first + i)) {
+        i++;
+    }
+    return i > 0 ? i : 1;
+}
+
+/* Devices bring what they hold to the host, or digests of it; what is there is read when it is
+ * told. */
 fy_progress fy_delta_move(ferry_service *service, fy_channel_state *state, uint32_t first,
                           uint32_t n)
 {
@@ -241,8 +336,11 @@ fy_progress fy_delta_move(ferry_service *service, fy_channel_state *state, uint3
     ferry_error why;
     for (uint32_t i = first; fy_moves_are_far(service) && status == FERRY_OK && i < first + n;
          i++) {
-        status = gather(service, in, &in->items[i], target_side,
-                        gathered_of(service, state->channel), &why);
+        status = is_digested_there(service, state->channel, i)
+                     ? digest_there(service, in, &in->items[i], target_side,
+                                    told_of(service, state->channel, i), &why)
+                     : gather(service, in, &in->items[i], target_side,
+                              gathered_of(service, state->channel), &why);
     }
     if (status != FERRY_OK) {
         fy_run_fail(service, status, service->world->rank, "%s", why.message);
@@ -255,8 +353,11 @@ static const char *digest_item(ferry_service *service, const fy_channel *channel
                                uint64_t *bytes_out)
 {
     const fy_item *item = &channel->in.items[number];
-    char *digests = service->run->delta.told_digests + channel->in_digests +
-                    fy_delta_slot(channel->in_digest_bytes, number);
+    char *digests = told_of(service, channel, number);
+    *bytes_out = fy_delta_n_blocks(item->bytes) * (uint64_t)DIGEST_BYTES;
+    if (is_digested_there(service, channel, number)) {
+        return digests;
+    }
     const char *bytes = find_flat(service, &channel->in, item, target_side);
     if (bytes == NULL) {
         bytes = gathered_of(service, channel);
@@ -267,7 +368,6 @@ static const char *digest_item(ferry_service *service, const fy_channel *channel
     block_walk all = {
         .service = service, .lane = &channel->in, .item = item, .change = change_received};
     digest(all, bytes, digests);
-    *bytes_out = fy_delta_n_blocks(item->bytes) * (uint64_t)DIGEST_BYTES;
     return digests;
 }
 
@@ -360,6 +460,38 @@ static bool keeps_all(const ferry_service *service, const fy_channel *channel, c
     return p == item->n_parts;
 }
 
+bool fy_delta_has_looked(const ferry_service *service, const fy_channel *channel,
+                         const fy_item *item)
+{
+    return service->program->is_delta && item->path == FERRY_PATH_STAGED &&
+           is_a_devices(service, &channel->out, item, fy_source_of);
+}
+
+static char *own_of(const ferry_service *service, const fy_channel *channel, uint32_t number)
+{
+    return service->run->delta.own_digests + channel->out_digests +
+           fy_delta_slot(channel->out_digest_bytes, number);
+}
+
+fy_progress fy_delta_look(ferry_service *service, fy_channel_state *state, uint32_t first,
+                          uint32_t n)
+{
+    const fy_channel *channel = state->channel;
+    ferry_status status = FERRY_OK;
+    ferry_error why;
+    for (uint32_t i = first; status == FERRY_OK && i < first + n; i++) {
+        const fy_item *item = &channel->out.items[i];
+        if (fy_delta_has_looked(service, channel, item) && !keeps_all(service, channel, item)) {
+            status = digest_there(service, &channel->out, item, fy_source_of,
+                                  own_of(service, channel, i), &why);
+        }
+    }
+    if (status != FERRY_OK) {
+        fy_run_fail(service, status, service->world->rank, "%s", why.message);
+    }
+    return status == FERRY_OK ? FY_PROGRESS_DONE : FY_PROGRESS_FAILED;
+}
+
 static bool changes_there(const ferry_service *service, const fy_channel *channel,
                           const fy_item *item)
 {
@@ -420,11 +552,16 @@ uint64_t fy_delta_blocks(ferry_service *service, const fy_channel *channel, cons
     uint32_t number = (uint32_t)(item - channel->out.items);
     const char *theirs = (char *)ferry_region_base(service->digests) + channel->out_digests +
                          fy_delta_slot(channel->out_digest_bytes, number);
-    char ours[64 * DIGEST_BYTES];
+    char made[64 * DIGEST_BYTES];
+    const char *ours = made;
     uint64_t differing = 0;
-    block_walk all = {
-        .service = service, .lane = &channel->out, .item = item, .change = change_sent};
-    digest(all, bytes_to_be(service, channel, item, packed), ours);
+    if (fy_delta_has_looked(service, channel, item)) {
+        ours = own_of(service, channel, number);
+    } else {
+        block_walk all = {
+            .service = service, .lane = &channel->out, .item = item, .change = change_sent};
+        digest(all, bytes_to_be(service, channel, item, packed), made);
+    }
     for (uint32_t b = 0; b < fy_delta_n_blocks(item->bytes); b++) {
         bool differs =
             memcmp(ours + b * DIGEST_BYTES, theirs + b * DIGEST_BYTES, DIGEST_BYTES) != 0;

@@ -9,6 +9,7 @@
  * is read there, each time. Where the sender maps it, or it is its own, it compares both
  * (fy_area_update). Else the receiver tells digests of what is there, for blocks of FY_DELTA_BYTES
  * of an item's bytes, and the sender leaves out the blocks whose digests are those of its own.
+ * Devices make digests of their memory: there neither side brings to the host what is equal.
  *
  * Digests go ahead of items by a window: those of item number k lie where those of item k - window
  * lay, and are told once that item has come, which its sender has then dealt with.
@@ -61,17 +62,28 @@ static inline bool fy_delta_keeps(const ferry_service *service, const fy_item_pa
 }
 
 /* The receiver: steps of what comes in, for items [first, first + n). */
+uint32_t fy_delta_take(const ferry_service *service, const fy_channel_state *state, uint32_t first,
+                       uint32_t n);
 fy_progress fy_delta_move(ferry_service *service, fy_channel_state *state, uint32_t first,
                           uint32_t n);
 fy_progress fy_delta_signal(ferry_service *service, fy_channel_state *state, uint32_t first,
                             uint32_t n);
 
+/* The sender: a step of what goes out. Digests of what devices have of these items. */
+fy_progress fy_delta_look(ferry_service *service, fy_channel_state *state, uint32_t first,
+                          uint32_t n);
+/* Whether they were made: then only blocks that differ are packed. */
+bool fy_delta_has_looked(const ferry_service *service, const fy_channel *channel,
+                         const fy_item *item);
+
 /*
- * The sender: which blocks of an item differ from what its receiver has. packed: the item's bytes,
- * or NULL: they are read where they lie, which is in host memory.
+ * Which blocks of an item differ from what its receiver has. packed: the item's bytes; or NULL:
+ * they are read where they lie, which is in host memory, or a device has looked at them.
  */
 uint64_t fy_delta_blocks(ferry_service *service, const fy_channel *channel, const fy_item *item,
                          const char *packed);
+/* So many bytes. */
+uint64_t fy_delta_bytes(uint64_t item_bytes, uint64_t blocks);
 /* Leaves only those, one behind the other; returns their bytes. */
 uint64_t fy_delta_compact(char *packed, uint64_t item_bytes, uint64_t blocks);
 

@@ -238,3 +238,16 @@ ferry_status fy_move_gather(ferry_service *service, const fy_part_end *side, uin
     plain.conversion = NULL;
     return fy_move_pack(service, &plain, first, bytes, packed, NULL, error);
 }
+
+bool fy_move_has_digests(fy_space space)
+{
+    const fy_exec *exec = fy_exec_for(space, space).exec;
+    return exec != NULL && exec->digests != NULL;
+}
+
+ferry_status fy_move_digests(ferry_service *service, fy_space space, const fy_exec_part *parts,
+                             size_t n, char *digests_out, ferry_error *error)
+{
+    fy_device_queue *by = mover_of(service, space, space);
+    return by->exec->digests(by->queue, parts, n, digests_out, error);
+}

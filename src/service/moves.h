@@ -38,6 +38,10 @@ ferry_status fy_move_hash(ferry_service *service, const fy_part_end *side, uint6
                           uint64_t bytes, uint64_t *hash_out, ferry_error *error);
 ferry_status fy_move_gather(ferry_service *service, const fy_part_end *side, uint64_t first,
                             uint64_t bytes, char *packed, ferry_error *error);
+/* Whether a device makes digests of its own memory; and those of parts of it: see fy_exec. */
+bool fy_move_has_digests(fy_space space);
+ferry_status fy_move_digests(ferry_service *service, fy_space space, const fy_exec_part *parts,
+                             size_t n, char *digests_out, ferry_error *error);
 
 /*
  * local.c: a part of an item of this rank's own, from one device to another that it does not reach:

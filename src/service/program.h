@@ -161,7 +161,8 @@ typedef struct fy_channel {
  * Lanes of steps: of channel c what goes out, and what comes in; and behind those of all channels
  * what the rank sends to itself. A block is an item, and a step's operands are items of its lane.
  *
- *   out    WAIT for credits, MOVE parts to where they are put from or belong, PUT, SIGNAL
+ *   out    WAIT for credits, MOVE parts to where they are put from or belong, PUT, SIGNAL; before
+ *          that MOVE, where devices may have what is sent, one that looks what differs: FY_DIGESTED
  *   in     WAIT until the item is here, MOVE its parts, SIGNAL that it is dealt with
  *   local  MOVE once for each phase, SIGNAL
  *
@@ -206,6 +207,7 @@ typedef struct fy_service_program {
     uint64_t n_hashes, n_found;
     bool is_delta;         /* only what differs is moved: see delta.h */
     uint64_t told_digests; /* bytes of the digests that this rank tells at once */
+    uint64_t own_digests;  /* and of those of what it sends that its devices make; 0: they do not */
     bool by_bands;         /* values of which codes are made come in the order of their rows */
     uint64_t n_places, place_bytes; /* for bands of them, at this rank; 0: it has room for all */
     uint64_t given_bytes;           /* that come before they are made: scales of matrices of f4 */

@@ -108,8 +108,10 @@ typedef struct fy_turn_window {
 typedef struct fy_delta_run {
     char *gathered; /* where the bytes of an item are brought together to be compared */
     uint64_t gathered_bytes;
-    char *told_digests; /* on their way */
-    uint32_t n_whole;   /* runs of this program in a row that ended well */
+    char *told_digests;  /* on their way */
+    char *own_digests;   /* of what is sent, by devices, until it has gone; NULL: they make none */
+    fy_exec_part *parts; /* of an item */
+    uint32_t n_whole;    /* runs of this program in a row that ended well */
     uint64_t local_skipping, local_skipped;
 } fy_delta_run;
 

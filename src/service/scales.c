@@ -181,6 +181,29 @@ static ferry_status bring_band(const ferry_buffer *source, work *w, ferry_error 
     return status;
 }
 
+/* Some bands of a matrix, at most `most`, and no more than a device looks at in one step. */
+typedef struct part_of {
+    fy_quantized q;       /* they alone */
+    uint64_t n;           /* bands */
+    uint64_t at;          /* bytes of the source */
+    uint64_t first_scale; /* of all of its matrices' */
+} part_of;
+
+static part_of part_of_bands(const work *w, uint64_t most)
+{
+    const fy_scaling *s = w->scaling;
+    uint64_t left = w->bands.n - w->first % w->bands.n, n_rows, shape[2];
+    uint64_t room = FAR_BYTES / (w->bands.rows * w->bands.row_bytes + 1) + 1;
+    part_of part = {.q = s->q, .n = fy_min(fy_min(most, left), room)};
+    part.at = fy_band_at(&s->q, &w->bands, w->first, &n_rows);
+    uint64_t last_at = fy_band_at(&s->q, &w->bands, w->first + part.n - 1, &n_rows);
+    part.q.n_rows = n_rows + (last_at - part.at) / w->bands.row_bytes;
+    fy_scales_shape(&part.q, shape);
+    uint64_t block_row = w->first % w->bands.n * (w->bands.rows / s->q.format.block[0]);
+    part.first_scale = w->first / w->bands.n * s->n + block_row * shape[1];
+    return part;
+}
+
 /*
  * Of memory of a device some bands of a matrix at once, where the device finds what their scales
  * are made of; how many they are, at most `most`.
@@ -190,26 +213,40 @@ static ferry_status make_bands_far(const ferry_buffer *source, const work *w, ui
 {
     const fy_scaling *s = w->scaling;
     const fy_quantized *q = &s->q;
-    uint64_t left = w->bands.n - w->first % w->bands.n, n_rows, shape[2];
-    uint64_t room = FAR_BYTES / (w->bands.rows * w->bands.row_bytes + 1) + 1;
-    uint64_t n = fy_min(fy_min(most, left), room);
-    uint64_t at = fy_band_at(q, &w->bands, w->first, &n_rows);
-    uint64_t last_at = fy_band_at(q, &w->bands, w->first + n - 1, &n_rows);
-    fy_quantized part = *q;
-    part.n_rows = n_rows + (last_at - at) / w->bands.row_bytes;
-    fy_scales_shape(&part, shape);
-    uint64_t block_row = w->first % w->bands.n * (w->bands.rows / q->format.block[0]);
-    uint64_t first = w->first / w->bands.n * s->n + block_row * shape[1];
+    const part_of part = part_of_bands(w, most);
+    uint64_t shape[2];
+    fy_scales_shape(&part.q, shape);
     const fy_blocks blocks = {.kind = q->kind,
-                              .n_rows = part.n_rows,
+                              .n_rows = part.q.n_rows,
                               .n_columns = q->n_columns,
                               .block = {q->format.block[0], q->format.block[1]}};
-    FY_TRY(fy_largest_now(fy_space_of(source), &blocks, (const char *)source->base + at,
-                          s->divisors + first, error));
-    fy_scales_of_largest(q, s->divisors + first, s->stored + first * scale_bytes(s),
-                         shape[0] * shape[1]);
-    *n_out = n;
+    FY_TRY(fy_largest_now(fy_space_of(source), &blocks, (const char *)source->base + part.at,
+                          s->divisors + part.first_scale, error));
+    fy_scales_of_largest(q, s->divisors + part.first_scale,
+                         s->stored + part.first_scale * scale_bytes(s), shape[0] * shape[1]);
+    *n_out = part.n;
     return FERRY_OK;
+}
+
+/* The same of codes of half a byte, which the device makes with their scales. */
+static ferry_status make_halves_far(const ferry_buffer *source, const work *w, uint64_t most,
+                                    uint64_t *n_out, ferry_error *error)
+{
+    const fy_scaling *s = w->scaling;
+    const part_of part = part_of_bands(w, most);
+    const fy_halves halves = {.kind = s->q.kind,
+                              .of_matrix = s->tensor_scales[w->first / w->bands.n],
+                              .n_rows = part.q.n_rows,
+                              .n_columns = s->q.n_columns};
+    const uint64_t *block = s->q.format.block;
+    uint64_t row = part.at / w->bands.row_bytes;
+    if (block[0] != 1 || block[1] != 16) {
+        return FERRY_ERR_UNSUPPORTED;
+    }
+    *n_out = part.n;
+    return fy_nvfp4_now(fy_space_of(source), &halves, (const char *)source->base + part.at,
+                        s->codes + row * fy_codes_row_bytes(&s->q),
+                        s->stored + part.first_scale * scale_bytes(s), error);
 }
 
 /* How many bands were made. */
@@ -219,8 +256,9 @@ static uint64_t make_some(ferry_service *service, work *w, uint64_t most, ferry_
     const ferry_buffer *source = &service->registry.held[w->scaling->source].front;
     bool is_aligned = (uintptr_t)source->base % fy_cast_element_bytes(w->scaling->q.kind) == 0;
     uint64_t n_far = 0;
-    bool is_far = source->kind != FERRY_MEMORY_HOST && is_aligned && w->scaling->given == FY_NONE;
-    if (is_far && make_bands_far(source, w, most, &n_far, NULL) == FERRY_OK) {
+    bool is_far = source->kind != FERRY_MEMORY_HOST && is_aligned;
+    if (is_far && (w->scaling->given == FY_NONE ? make_bands_far : make_halves_far)(
+                      source, w, most, &n_far, NULL) == FERRY_OK) {
         return n_far;
     }
     if (source->kind != FERRY_MEMORY_HOST || !is_aligned) {

@@ -48,6 +48,48 @@ static ferry_status pack_item(ferry_service *service, const fy_channel *channel,
     return status;
 }
 
+/* Bytes [first, first + bytes) of an item. */
+static ferry_status pack_some(ferry_service *service, const fy_channel *channel,
+                              const fy_item *item, uint64_t first, uint64_t bytes, char *payload,
+                              ferry_error *error)
+{
+    uint64_t at = 0; /* of the part, in the item */
+    ferry_status status = FERRY_OK;
+    for (uint32_t p = 0; status == FERRY_OK && p < item->n_parts && at < first + bytes; p++) {
+        const fy_item_part *part = fy_part_at(channel, item, p);
+        uint64_t begin = at < first ? first : at;
+        uint64_t end = at + part->bytes < first + bytes ? at + part->bytes : first + bytes;
+        if (begin < end) {
+            fy_part_end from = fy_source_of(service, part);
+            status = fy_move_pack(service, &from, part->first + (begin - at), end - begin,
+                                  payload + (begin - first), NULL, error);
+        }
+        at += part->bytes;
+    }
+    return status;
+}
+
+/* Those blocks that differ, one behind the other, of what a device has looked at. */
+static ferry_status pack_blocks(ferry_service *service, const fy_channel *channel,
+                                const fy_item *item, char *payload, ferry_error *error)
+{
+    uint64_t *hashes = fy_hashes_of(service, channel, item);
+    uint64_t blocks = fy_delta_blocks(service, channel, item, NULL), first, bytes;
+    uint32_t block = 0;
+    ferry_status status = FERRY_OK;
+    while (status == FERRY_OK && fy_delta_next(blocks, item->bytes, &block, &first, &bytes)) {
+        status = pack_some(service, channel, item, first, bytes, payload, error);
+        payload += bytes;
+    }
+    for (uint32_t p = 0; status == FERRY_OK && hashes != NULL && p < item->n_parts; p++) {
+        const fy_item_part *part = fy_part_at(channel, item, p);
+        fy_part_end from = fy_source_of(service, part);
+        status = fy_move_hash(service, &from, part->first, part->bytes, &hashes[p], error);
+    }
+    fy_copy_fence();
+    return status;
+}
+
 uint64_t fy_slot_hash(const fy_slot_head *head, const char *payload)
 {
     uint64_t hash = fy_hash64(payload, (size_t)head->bytes);
@@ -82,7 +124,9 @@ void fy_slot_head_write(ferry_service *service, const fy_channel *channel, const
     hash_arrivals(service, channel, item, payload);
     if (service->program->is_delta) {
         head.blocks = fy_delta_blocks(service, channel, item, payload);
-        head.bytes = fy_delta_compact(payload, item->bytes, head.blocks);
+        head.bytes = fy_delta_has_looked(service, channel, item)
+                         ? fy_delta_bytes(item->bytes, head.blocks)
+                         : fy_delta_compact(payload, item->bytes, head.blocks);
         uint32_t c = fy_channel_number(service->program, channel);
         fy_delta_skip(&service->run->channels[c], item->bytes - head.bytes);
     }
@@ -95,7 +139,9 @@ void fy_slot_head_write(ferry_service *service, const fy_channel *channel, const
 ferry_status fy_slot_fill(ferry_service *service, const fy_channel *channel, const fy_item *item,
                           char *slot, ferry_error *error)
 {
-    ferry_status status = pack_item(service, channel, item, slot + FY_SLOT_HEAD_BYTES, error);
+    bool knows_blocks = fy_delta_has_looked(service, channel, item);
+    ferry_status status = (knows_blocks ? pack_blocks : pack_item)(
+        service, channel, item, slot + FY_SLOT_HEAD_BYTES, error);
     if (status == FERRY_OK && !fy_moves_are_far(service)) { /* while it is in the caches */
         fy_slot_head_write(service, channel, item, slot);
     }

@@ -129,6 +129,7 @@ static uint64_t plan_digests(ferry_service *service)
         n_in += FY_DELTA_WINDOW * channel->in_digest_bytes;
     }
     program->told_digests = n_in;
+    program->own_digests = service->registry.has_far ? n_out : 0;
     program->is_delta = true;
     return n_out;
 }

@@ -19,10 +19,13 @@ static bool goes_out(uint32_t lane)
     return lane % 2 == 0;
 }
 
-/* A step of what comes in: of what is told of an item before it comes. */
-static bool is_digested(uint32_t lane, const fy_program_step *step)
+/*
+ * A step of digests: of what is told of an item before it comes, or of what is sent, before it
+ * goes.
+ */
+static bool is_digested(const fy_program_step *step)
 {
-    return !goes_out(lane) && (step->first & FY_DIGESTED) != 0;
+    return (step->first & FY_DIGESTED) != 0;
 }
 
 /*
@@ -37,10 +40,10 @@ static uint32_t take(void *context, uint32_t lane, const fy_program_step *first,
     }
     fy_channel_state *state = channel_of(service, lane);
     if (goes_out(lane)) {
-        return fy_send_take(service, state, first->first, n);
+        return fy_send_take(service, state, first->first & ~FY_DIGESTED, n);
     }
-    if (is_digested(lane, first)) { /* of what devices bring there is room for one */
-        return fy_moves_are_far(service) ? 1 : (uint32_t)fy_min(n, FY_MOST_BURST);
+    if (is_digested(first)) {
+        return fy_delta_take(service, state, first->first & ~FY_DIGESTED, n);
     }
     bool takes_time = state->channel->in_answered || service->program->checks_ends;
     return takes_time ? (uint32_t)fy_min(n, FY_MOST_BURST) : n;
@@ -50,9 +53,9 @@ static fy_progress move(void *context, uint32_t lane, uint64_t turn, const fy_pr
 {
     ferry_service *service = context;
     (void)turn;
-    if (is_digested(lane, step)) {
-        return fy_delta_move(service, channel_of(service, lane), step->first & ~FY_DIGESTED,
-                             step->n);
+    if (is_digested(step)) {
+        return (goes_out(lane) ? fy_delta_look : fy_delta_move)(
+            service, channel_of(service, lane), step->first & ~FY_DIGESTED, step->n);
     }
     return is_local(service, lane) ? fy_local_move(service)
            : goes_out(lane)
@@ -71,7 +74,7 @@ static fy_progress signal(void *context, uint32_t lane, uint64_t turn, const fy_
 {
     ferry_service *service = context;
     (void)turn;
-    if (is_digested(lane, step)) {
+    if (is_digested(step)) {
         return fy_delta_signal(service, channel_of(service, lane), step->first & ~FY_DIGESTED,
                                step->n);
     }

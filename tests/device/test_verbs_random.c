@@ -2,8 +2,9 @@
 /*
  * Verbs of cuda memory against those of the CPU, on random areas of random bits: copies with and
  * without hashes, of a few bytes again and again, too; casts with and without scales of blocks,
- * quantized blocks, and sums, between memory of the device, pinned and pageable memory of the host,
- * many of them on a queue before anybody waits. Bytes that are not to be written are compared, too.
+ * quantized blocks, digests of pieces, and sums, between memory of the device, pinned and pageable
+ * memory of the host, many of them on a queue before anybody waits. Bytes that are not to be
+ * written are compared, too.
  * On whatever driver there is, the stand-in or a real one.
  */
 #include "base/hash.h"
@@ -303,6 +304,62 @@ static void check_casts(void)
     check_at(!hashes || hash == wanted, "hash of a cast");
 }
 
+/* Codes of half a byte: what each is, is known by heart. */
+static void check_half_codes(void)
+{
+    static const float numbers[] = {0, 0.5f, 1, 1.5f, 2, 3, 4, 6};
+    static const struct {
+        uint32_t kind;
+        oracle_type type;
+    } kinds[] = {{FERRY_F32, ORACLE_F32},
+                 {FERRY_F16, ORACLE_F16},
+                 {FERRY_BF16, ORACLE_BF16},
+                 {FERRY_F8E4M3, ORACLE_F8E4M3},
+                 {FERRY_F8E5M2, ORACLE_F8E5M2}};
+    size_t to_kind = draw(COUNT_OF(kinds));
+    uint64_t n, bytes = fy_cast_element_bytes(kinds[to_kind].kind), at, here, done = 0;
+    fy_cast cast = {.from_kind = FERRY_F4, .to_kind = kinds[to_kind].kind, .n_rows = 1};
+    fy_area to_area, from_area;
+    do {
+        draw_pair(2 * bytes, 1, &to_area, &from_area, &n);
+    } while (end_of(&to_area) + 256 > ROOM || end_of(&from_area) > ROOM);
+    to_area.offset = draw(40) * bytes;
+    if (draw(2) == 0) { /* eight at once */
+        n = (n + 3) / 4 * 4;
+        from_area = fy_area_flat(draw(9) * 4, n);
+        to_area = fy_area_flat(draw(9) * 16, 2 * n * bytes);
+    }
+    cast.n_columns = 2 * n;
+    cast.scale = draw(3) == 0 ? 0.25f : 0;
+    store to = open_store(0, ROOM, draw_place()), from = open_store(1, ROOM, draw_place());
+    uint64_t first = draw(3) == 0 ? draw(n) : 0;
+    n = draw(3) == 0 ? draw(n - first + 1) : n - first;
+    must(exec->cast(queue, &cast, &to_area, to.base, &from_area, from.base, first, n, NULL, &error),
+         &error);
+    finish();
+    fy_area_walk codes = fy_area_walk_of(&from_area, first, n), values;
+    values = fy_area_walk_of(&to_area, first * 2 * bytes, n * 2 * bytes);
+    uint64_t to_at = 0, to_left = 0;
+    while (fy_area_next(&codes, &at, &here)) {
+        for (uint64_t i = 0; i < 2 * here; i++, done++) {
+            uint32_t code = (unsigned char)from.image[at + i / 2] >> 4 * (i % 2) & 15, bits;
+            float number = numbers[code & 7] * (cast.scale == 0 ? 1 : cast.scale);
+            memcpy(&bits, &number, sizeof bits);
+            bits = oracle_cast(ORACLE_F32, bits | (code & 8) << 28, kinds[to_kind].type, false);
+            if (to_left == 0) {
+                assert_true(fy_area_next(&values, &to_at, &to_left));
+            }
+            memcpy(to.image + to_at, &bits, bytes);
+            to_at += bytes;
+            to_left -= bytes;
+        }
+    }
+    check_at(done == 2 * n, "%llu of %llu codes", (unsigned long long)done,
+             (unsigned long long)(2 * n));
+    check_store(&to, ROOM, "numbers of codes of half a byte");
+    check_store(&from, ROOM, "codes of half a byte");
+}
+
 /*
  * Scales of blocks
  */
@@ -310,6 +367,7 @@ static void check_casts(void)
 enum { MOST_SCALES = 400000 };
 static float scale_values[2][MOST_SCALES];
 static unsigned char scale_powers[2][MOST_SCALES];
+static float matrix_scales[8192];
 
 /* Of codes to be made positive; else any, those that are no numbers, too. */
 static void draw_scales(size_t side, uint64_t n)
@@ -346,17 +404,36 @@ static fy_cast_scales draw_places(uint64_t n_planes, uint64_t rows, uint64_t col
     return s;
 }
 
-static fy_cast_scales draw_grid(size_t side, uint64_t n_planes, uint64_t rows, uint64_t columns)
+static fy_cast_scales draw_grid(size_t side, uint64_t n_planes, uint64_t rows, uint64_t columns,
+                                bool are_codes)
 {
     fy_cast_scales s;
     do {
         s = draw_places(n_planes, rows, columns);
     } while (s.plane * n_planes > MOST_SCALES);
     draw_scales(side, s.plane * n_planes);
-    if (draw(2) == 0) {
+    switch (are_codes ? 2 : draw(2)) {
+    case 0:
         s.values = scale_values[side];
-    } else {
+        break;
+    case 1:
         s.powers = scale_powers[side];
+        break;
+    default:
+        s.codes = scale_powers[side];
+        s.of_matrices = matrix_scales;
+        if (s.n_plane_dims == 0 && n_planes % 2 == 0) {
+            s.n_plane_dims = 2;
+            s.plane_length[0] = n_planes / 2;
+            s.plane_length[1] = 2;
+            s.plane_stride[0] = 2 * s.plane;
+            s.plane_stride[1] = s.plane;
+        }
+        for (uint32_t d = 0; d < s.n_plane_dims; d++) { /* with gaps for which there is no room */
+            s.matrix_stride[d] = draw(2) == 0 ? draw(4000) : 1 + draw(9);
+        }
+        memcpy(matrix_scales, scale_values[side], sizeof matrix_scales);
+        break;
     }
     return s;
 }
@@ -374,28 +451,40 @@ static fy_area draw_rows(uint64_t bytes, uint64_t n, uint64_t columns)
     return area;
 }
 
-/* Codes made of values and values of codes, in place too. */
-static void check_scaled(void)
+/*
+ * Codes made of values and values of codes, in place too. of_matrices: values whose scales are
+ * codes themselves, which the device has.
+ */
+static void check_scaled(bool of_matrices)
 {
     static const uint32_t kinds[] = {FERRY_F32, FERRY_F16, FERRY_BF16, FERRY_F8E4M3, FERRY_F8E5M2};
-    bool makes_codes = draw(2) == 0, in_place = !makes_codes && draw(2) == 0;
+    bool makes_codes = !of_matrices && draw(2) == 0, in_place = !makes_codes && draw(2) == 0;
     fy_cast cast = {.from_kind = kinds[draw(makes_codes ? 3 : 5)],
                     .to_kind = kinds[makes_codes ? 3 + draw(2) : draw(3)],
                     .overflow = makes_codes ? FY_OVERFLOW_CODES : FY_OVERFLOW_PLAIN,
                     .has_plain_nans = !makes_codes || draw(2) == 0};
     cast.from_kind = in_place ? cast.to_kind : cast.from_kind;
-    uint64_t planes = 1 + draw(4), columns = draw(2) == 0 ? 8 * (1 + draw(30)) : 1 + draw(200);
-    cast.n_columns = draw(8) == 0 ? 2000 : columns;
+    uint64_t planes = draw(2) == 0 ? 4 : 1 + draw(4),
+             columns = draw(2) == 0 ? 8 * (1 + draw(30)) : 1 + draw(200);
+    cast.n_columns = draw(4) == 0 ? 2000 : columns;
     cast.n_rows = 1 + draw(1 + 100000 / (planes * cast.n_columns));
     uint64_t n = planes * cast.n_rows * cast.n_columns;
-    const fy_area area[2] = {draw_rows(fy_cast_element_bytes(cast.to_kind), n, cast.n_columns),
-                             draw_rows(fy_cast_element_bytes(cast.from_kind), n, cast.n_columns)};
-    cast.to_scales =
-        makes_codes ? draw_grid(0, planes, cast.n_rows, cast.n_columns) : cast.to_scales;
-    cast.from_scales =
-        makes_codes ? cast.from_scales : draw_grid(1, planes, cast.n_rows, cast.n_columns);
-    store to = open_store(0, ROOM, draw(4) > 0 ? ON_DEVICE : draw_place());
-    store from = in_place ? to : open_store(1, ROOM, draw(4) > 0 ? ON_DEVICE : draw_place());
+    const uint64_t bytes[2] = {fy_cast_element_bytes(cast.to_kind),
+                               fy_cast_element_bytes(cast.from_kind)};
+    fy_area area[2];
+    for (int i = 0; i < 2; i++) {
+        area[i] = of_matrices ? fy_area_flat(8 * bytes[i] * draw(3), n * bytes[i])
+                              : draw_rows(bytes[i], n, cast.n_columns);
+    }
+    if (makes_codes) {
+        cast.to_scales = draw_grid(0, planes, cast.n_rows, cast.n_columns, false);
+    } else {
+        bool are_codes = of_matrices || draw(4) == 0;
+        cast.from_scales = draw_grid(1, planes, cast.n_rows, cast.n_columns, are_codes);
+    }
+    bool is_there = of_matrices || draw(4) > 0;
+    store to = open_store(0, ROOM, is_there ? ON_DEVICE : draw_place());
+    store from = in_place ? to : open_store(1, ROOM, is_there ? ON_DEVICE : draw_place());
     const fy_area *source = in_place ? &area[0] : &area[1];
     uint64_t first = draw(3) == 0 ? draw(n) : 0;
     n = draw(3) == 0 ? draw(n - first + 1) : n - first;
@@ -513,6 +602,112 @@ static void check_quantized(void)
 }
 
 /*
+ * Numbers of a matrix that becomes NVFP4: of like magnitudes, or halfway between two codes, and few
+ * that are no numbers.
+ */
+static void fill_numbers(char *bytes, uint64_t n, oracle_type type, uint64_t width, uint32_t lowest,
+                         bool are_halfway)
+{
+    static const uint32_t special[] = {0, 0x80000000, 0x7f800000, 0xffc00000, 1};
+    static const float halfway[] = {0.25f, 0.75f, 1.25f, 1.75f, 2.5f, 3.5f, 5, 6};
+    uint32_t spread = 1 + (uint32_t)draw(14);
+    for (uint64_t i = 0; i < n; i++) {
+        uint32_t bits = (uint32_t)draw(1u << 23) | (lowest + (uint32_t)draw(spread)) << 23;
+        if (are_halfway) {
+            memcpy(&bits, &halfway[draw(COUNT_OF(halfway))], sizeof bits);
+            bits = bits + (lowest << 23) - (127u << 23);
+        }
+        bits |= (uint32_t)draw(2) << 31;
+        bits = draw(200) == 0 ? special[draw(COUNT_OF(special))] : bits;
+        bits = oracle_cast(ORACLE_F32, bits, type, false);
+        memcpy(bytes + i * width, &bits, width);
+    }
+}
+
+static void check_nvfp4_block(const oracle_block *how, const char *from, uint64_t width, uint64_t n,
+                              const char *codes, uint32_t stored)
+{
+    uint32_t elements[16] = {0}, wanted[16];
+    for (uint64_t i = 0; i < n; i++) {
+        memcpy(&elements[i], from + i * width, width);
+    }
+    uint32_t scale = oracle_quantize(how, elements, n, wanted);
+    check_at(stored == scale, "a scale is %x, not %x", stored, scale);
+    for (uint64_t i = 0; i < n; i++) {
+        uint32_t code = (unsigned char)codes[i / 2] >> 4 * (i % 2) & 15;
+        check_at(code == wanted[i], "code %llu is %x, not %x", (unsigned long long)i, code,
+                 wanted[i]);
+    }
+    check_at(n % 2 == 0 || (unsigned char)codes[n / 2] < 16, "half a byte behind a row");
+}
+
+static void check_as_quantized(const fy_halves *m, const char *from, const char *codes,
+                               const char *scales)
+{
+    static char own_codes[1 << 17], own_scales[1 << 15];
+    const fy_quantized q = {.format = fy_format_nvfp4(),
+                            .kind = m->kind,
+                            .tensor_scale = m->of_matrix,
+                            .n_rows = m->n_rows,
+                            .n_columns = m->n_columns};
+    uint64_t n_codes = m->n_rows * fy_codes_row_bytes(&q), shape[2];
+    fy_scales_shape(&q, shape);
+    uint64_t n = shape[0] * shape[1],
+             bytes = m->n_rows * m->n_columns * fy_cast_element_bytes(m->kind);
+    const fy_input values = {.data = from, .n_bytes = bytes};
+    const fy_output to = {.data = own_codes, .n_bytes = n_codes};
+    const fy_output its = {.data = own_scales, .n_bytes = n};
+    must(fy_quantize(&q, &values, &to, &its, &error), &error);
+    check_at(memcmp(own_codes, codes, n_codes) == 0, "codes are not those of the CPU");
+    check_at(memcmp(own_scales, scales, n) == 0, "scales are not those of the CPU");
+}
+
+static void check_nvfp4(void)
+{
+    static char codes[1 << 17], scales[1 << 15];
+    static const struct {
+        uint32_t kind;
+        oracle_type type;
+    } values[] = {{FERRY_F32, ORACLE_F32}, {FERRY_F16, ORACLE_F16}, {FERRY_BF16, ORACLE_BF16}};
+    size_t value = draw(COUNT_OF(values));
+    uint64_t columns = draw(2) == 0 ? 16 * (1 + draw(20)) : 1 + draw(200);
+    fy_halves m = {.kind = values[value].kind, .n_rows = 1 + draw(100), .n_columns = columns};
+    uint64_t width = fy_cast_element_bytes(m.kind), across = (columns + 15) / 16;
+    uint64_t offset = draw(2) == 0 ? 16 * draw(9) : width * draw(40), code_row = (columns + 1) / 2;
+    uint32_t lowest = 50 + (uint32_t)draw(150), bits = (uint32_t)draw(1u << 23);
+    bool are_halfway = draw(3) == 0, is_odd = !are_halfway && draw(4) == 0;
+    if (is_odd) { /* by which quotients may be infinite: what they become, the CPU says */
+        bits |= (10 + (uint32_t)draw(235)) << 23;
+    } else if (are_halfway) {
+        lowest = 120 + (uint32_t)draw(12); /* of f16, too */
+        bits = (lowest - (uint32_t)draw(7)) << 23;
+    } else {
+        bits |= (lowest - 40 + (uint32_t)draw(60)) << 23;
+    }
+    memcpy(&m.of_matrix, &bits, sizeof bits);
+    const oracle_block how = {.from = values[value].type,
+                              .to = ORACLE_F4,
+                              .scale_type = ORACLE_F8E4M3,
+                              .rule = ORACLE_LARGEST,
+                              .tensor_scale = bits};
+    store from = open_store(0, ROOM, ON_DEVICE);
+    fill_numbers(from.image + offset, m.n_rows * columns, values[value].type, width, lowest,
+                 are_halfway);
+    move(from.base, from.image, ROOM);
+    memset(codes, 0x55, sizeof codes);
+    must(exec->nvfp4(queue, &m, from.base + offset, codes, scales, &error), &error);
+    finish();
+    check_as_quantized(&m, from.image + offset, codes, scales);
+    for (uint64_t i = 0; i < m.n_rows * across && !is_odd; i++) {
+        uint64_t row = i / across, column = i % across * 16;
+        check_nvfp4_block(&how, from.image + offset + (row * columns + column) * width, width,
+                          columns - column < 16 ? columns - column : 16,
+                          codes + row * code_row + column / 2, (unsigned char)scales[i]);
+    }
+    check_at(codes[m.n_rows * code_row] == 0x55, "codes behind the last row");
+}
+
+/*
  * Digests
  */
 
@@ -592,6 +787,74 @@ static void test_digests(void **unused)
         check_at(i >= n_seen || seen_digests[i] == wanted[i], "digest %zu is not there in time", i);
     }
     check_store(&data, ROOM, "what was hashed");
+}
+
+/*
+ * Digests of pieces of what lies in several places, one behind the other, and more of them than are
+ * made at once; and bytes that change before anybody waits.
+ */
+
+enum { MOST_PARTS = 5, PIECE = 4096 };
+
+/* Appends what the oracle has of a part. */
+static uint64_t append_part(const fy_exec_part *part, const char *base, char *packed, uint64_t used)
+{
+    uint64_t at, n;
+    fy_area_walk walk = fy_area_walk_of(&part->area, part->first, part->bytes);
+    for (; fy_area_next(&walk, &at, &n); used += n) {
+        memcpy(packed + used, base + at, n);
+    }
+    return used;
+}
+
+static fy_exec_part draw_part(const store *from)
+{
+    fy_exec_part part = {.base = from->base};
+    if (draw(4) == 0) { /* what needs no gathering */
+        part.bytes = PIECE * draw(is_slow ? 3 : 200);
+        part.area = fy_area_flat(16 * draw(3), part.bytes);
+    } else {
+        part.area = draw_hashed(&part.first, &part.bytes);
+    }
+    return part;
+}
+
+static void check_pieces(void)
+{
+    static char packed[MOST_PARTS * ROOM], found[2][MOST_PARTS * ROOM / PIECE * 16 + 16];
+    static char wanted[2][sizeof found[0]];
+    store from = open_store(0, ROOM, ON_DEVICE), other = open_store(1, 65536, ON_DEVICE);
+    uint64_t n_bytes[2] = {0};
+    for (size_t k = 0; k < 2; k++) {
+        fy_exec_part parts[MOST_PARTS];
+        size_t n = 1 + draw(MOST_PARTS);
+        for (size_t i = 0; i < n; i++) {
+            parts[i] = draw_part(&from);
+            n_bytes[k] = append_part(&parts[i], from.image, packed, n_bytes[k]);
+        }
+        for (uint64_t at = 0; at < n_bytes[k]; at += PIECE) {
+            uint64_t here = n_bytes[k] - at < PIECE ? n_bytes[k] - at : PIECE;
+            fy_hash128 hash = fy_hash128_of(packed + at, here);
+            memcpy(wanted[k] + at / PIECE * 16, &hash.low, 8);
+            memcpy(wanted[k] + at / PIECE * 16 + 8, &hash.high, 8);
+        }
+        must(exec->digests(queue, parts, n, found[k], &error), &error);
+        fy_area flat = fy_area_flat(0, 65536);
+        uint64_t at = 4 * draw((ROOM - 65536) / 4);
+        must(exec->copy(queue, &flat, from.base + at, &flat, other.base, 0, 65536, NULL, &error),
+             &error);
+        memcpy(from.image + at, other.image, 65536);
+    }
+    finish();
+    for (size_t k = 0; k < 2; k++) {
+        uint64_t n = (n_bytes[k] + PIECE - 1) / PIECE;
+        for (uint64_t i = 0; i < n; i++) {
+            check_at(memcmp(found[k] + 16 * i, wanted[k] + 16 * i, 16) == 0,
+                     "digest %llu of the pieces of %llu bytes", (unsigned long long)i,
+                     (unsigned long long)n_bytes[k]);
+        }
+    }
+    check_store(&from, ROOM, "what has digests");
 }
 
 /* More than there is room for at once, beside others, before and behind it. */
@@ -757,10 +1020,14 @@ static void test_random(void **unused)
         }
         check_copies();
         check_repeats();
+        check_pieces();
         check_casts();
-        for (int i = 0; i < (n_rounds < 20 && !is_slow ? 6 : 1); i++) {
-            check_scaled();
+        for (int i = 0; i < (n_rounds < 20 && !is_slow ? 10 : 1); i++) {
+            check_half_codes();
+            check_scaled(false);
+            check_scaled(true);
             check_quantized();
+            check_nvfp4();
         }
         check_sums();
     }

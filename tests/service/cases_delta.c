@@ -2,6 +2,7 @@
 /* Runs that move only what differs: what they leave out, and that what is there is looked at. */
 #include "service/matrix.h"
 #include "service/scene.h"
+#include "support/devices.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -253,5 +254,99 @@ void case_delta_marked(rank_context *me)
     }
     if (!has_far_memory()) {
         marked_wrongly(me);
+    }
+}
+
+/*
+ * Tensors in memory of devices: what is equal on both sides is not even brought to the host, nor is
+ * anything else of a tensor than blocks that differ.
+ */
+enum { TENSOR_BYTES = 300001, BLOCK_BYTES = 4096 };
+
+typedef struct on_device {
+    ferry_service *service;
+    ferry_buffer source, target;
+    char *image[2], *found; /* of what each rank sends, and of what has come */
+} on_device;
+
+static void open_on_device(rank_context *me, uint32_t checksum, uint64_t slot_bytes, on_device *d)
+{
+    service_setup setup;
+    uint32_t other = 1 - me->rank;
+    int32_t device = device_number((int32_t)me->rank);
+    setup_init(me, &setup, "");
+    setup.options.delta = 1;
+    setup.options.checksum = checksum;
+    setup.options.paths = FERRY_PATH_STAGED;
+    setup.options.slot_bytes = slot_bytes;
+    d->service = open_service(me, &setup.options);
+    for (int i = 0; i < 2; i++) {
+        must(me, ferry_memory_alloc(NULL, device_kind(), device, TENSOR_BYTES,
+                                    i == 0 ? &d->source : &d->target, &me->error));
+        d->image[i] = take(me, TENSOR_BYTES);
+    }
+    d->found = take(me, TENSOR_BYTES);
+    /* In two tasks: items have parts of both. */
+    for (uint32_t k = 0; k < 2; k++) {
+        uint64_t at = k == 0 ? 0 : 100000, bytes = k == 0 ? 100000 : TENSOR_BYTES - 100000;
+        must(me,
+             ferry_service_register_send(d->service, k, &d->source, at, bytes, other, &me->error));
+        must(me, ferry_service_register_receive(d->service, k, &d->target, at, bytes, other,
+                                                &me->error));
+    }
+    must(me, ferry_service_schedule(d->service, &me->error));
+}
+
+static ferry_service_statistics run_on_device(rank_context *me, on_device *d, const char *what)
+{
+    copy_far(me, d->source, ferry_buffer_of(d->image[me->rank], TENSOR_BYTES));
+    must(me, ferry_service_run(d->service, NULL, &me->error));
+    copy_far(me, ferry_buffer_of(d->found, TENSOR_BYTES), d->target);
+    expect(me, memcmp(d->found, d->image[1 - me->rank], TENSOR_BYTES) == 0, "%s", what);
+    return statistics_of(me, d->service);
+}
+
+static void devices_once(rank_context *me, uint64_t seed, uint32_t checksum, uint64_t slot_bytes)
+{
+    on_device d = {.service = NULL};
+    uint64_t random = seed;
+    bool looks = device_kind() == FERRY_MEMORY_CUDA;
+    open_on_device(me, checksum, slot_bytes, &d);
+    for (int i = 0; i < 2; i++) {
+        for (uint64_t at = 0; at < TENSOR_BYTES; at++) {
+            d.image[i][at] = (char)random_u64(&random);
+        }
+    }
+    ferry_service_statistics now = run_on_device(me, &d, "a first run");
+    now = run_on_device(me, &d, "nothing has changed");
+    expect(me, now.bytes_skipped == TENSOR_BYTES, "%llu bytes were equal",
+           (unsigned long long)now.bytes_skipped);
+    expect(me, now.bytes_device == 0 || !looks, "%llu bytes moved that were there",
+           (unsigned long long)now.bytes_device);
+    uint64_t place = 40000 + random_below(&random, 40000);
+    for (int i = 0; i < 2; i++) { /* where one task ends, and in the middle of the other one */
+        d.image[i][place] ^= 1;
+        d.image[i][TENSOR_BYTES - 1] ^= 1;
+    }
+    now = run_on_device(me, &d, "a little has changed");
+    uint64_t left = TENSOR_BYTES - now.bytes_skipped;
+    expect(me, left > BLOCK_BYTES && left <= 2 * BLOCK_BYTES, "%llu bytes moved",
+           (unsigned long long)left);
+    expect(me, now.bytes_device == 2 * left || !looks,
+           "%llu bytes moved by devices, %llu both ways", (unsigned long long)now.bytes_device,
+           (unsigned long long)(2 * left));
+    must(me, ferry_service_clear_requests(d.service, &me->error));
+    ferry_service_destroy(d.service);
+    ferry_memory_free(&d.source);
+    ferry_memory_free(&d.target);
+    free(d.image[0]);
+    free(d.image[1]);
+    free(d.found);
+}
+
+void case_delta_devices(rank_context *me)
+{
+    for (uint32_t i = 0; i < 6 && has_far_memory(); i++) { /* small slots go several at once */
+        devices_once(me, me->seed * 10 + i, i / 2, i % 2 * 2 * BLOCK_BYTES);
     }
 }

@@ -597,6 +597,13 @@ static void check_halves(rank_context *me, uint64_t run, const float *given,
     }
 }
 
+/* Those of matrices, in a run. */
+static void give_scales(uint64_t run, float given[BAND_PLANES])
+{
+    given[0] = run == 0 ? 12.5f : 0.75f;
+    given[1] = run == 0 ? 3.0f : 100.0f;
+}
+
 /*
  * Bands of nvfp4, of a flat source: the first are all here, while the scales of their matrices are
  * still with the last rank.
@@ -640,8 +647,7 @@ void case_nvfp4_bands(rank_context *me)
         for (uint64_t i = ends[me->rank]; i < ends[me->rank + 1]; i++) {
             own[i - ends[me->rank]] = banded_value(run, 0, i);
         }
-        given[0] = run == 0 ? 12.5f : 0.75f;
-        given[1] = run == 0 ? 3.0f : 100.0f;
+        give_scales(run, given);
         memset(got, 0, sizeof got);
         must(me, ferry_service_run(service, NULL, &me->error));
         if (me->rank == 0) {
@@ -653,6 +659,71 @@ void case_nvfp4_bands(rank_context *me)
     ferry_tensors_destroy(targets);
     ferry_plan_destroy(plan);
     ferry_spec_destroy(spec);
+    free(own);
+    free(codes);
+    free(scales);
+}
+
+/* A sender that has the matrices in memory of a device. */
+void case_nvfp4_devices(rank_context *me)
+{
+    static const char spec_text[] =
+        "{\"format\": \"ferry.spec/1\", \"tensors\": [{\"name\": \"w\", \"shape\": [2, 700, 640], "
+        "\"dtype\": \"f32\"}, {\"name\": \"g\", \"shape\": [2], \"dtype\": \"f32\"}], \"source\": "
+        "{\"mesh\": [[\"r\", 2]], \"rules\": [{\"match\": \"*\", \"on\": {\"r\": 0}}]}, "
+        "\"destination\": {\"mesh\": [[\"r\", 2]], \"rules\": [{\"match\": \"w\", \"on\": {\"r\": "
+        "1}, "
+        "\"quantize\": {\"format\": \"nvfp4\", \"scale\": \"*.s\", \"tensor_scale\": \"g\"}}, "
+        "{\"match\": \"g\", \"on\": {\"r\": 1}}]}}";
+    enum { ALL = BAND_PLANES * BAND_ROWS * BAND_COLUMNS };
+    const uint64_t bytes = ALL * sizeof(float);
+    bool is_far = getenv("FERRY_TEST_FAR") != NULL;
+    ferry_spec *spec = NULL;
+    ferry_plan *plan = NULL;
+    ferry_tensors *sources = NULL, *targets = NULL;
+    float *own = take(me, bytes), given[BAND_PLANES], got[BAND_PLANES];
+    unsigned char *codes = take(me, ALL / 2), *scales = take(me, ALL / 16);
+    ferry_buffer there = ferry_buffer_of(own, bytes);
+    if (is_far) {
+        must(me, ferry_memory_alloc(NULL, device_kind(), 0, bytes, &there, &me->error));
+    }
+    const ferry_buffer buffers[] = {
+        there, ferry_buffer_of(given, sizeof given), ferry_buffer_of(codes, ALL / 2),
+        ferry_buffer_of(scales, ALL / 16), ferry_buffer_of(got, sizeof got)};
+    static const char *const names[] = {"w", "g", "w", "w.s", "g"};
+    must(me, ferry_spec_parse(spec_text, strlen(spec_text), "devices", &spec, &me->error));
+    must(me, ferry_plan_create(spec, NULL, &plan, &me->error));
+    must(me, ferry_tensors_create(&sources, &me->error));
+    must(me, ferry_tensors_create(&targets, &me->error));
+    for (size_t i = 0; i < 5; i++) {
+        must(me, ferry_tensors_add(i < 2 ? sources : targets, names[i], &buffers[i], &me->error));
+    }
+    service_setup setup;
+    setup_init(me, &setup, "");
+    ferry_service *service = open_service(me, &setup.options);
+    must(me, ferry_service_bind(service, plan, sources, targets, &me->error));
+    must(me, ferry_service_schedule(service, &me->error));
+    for (uint64_t run = 0; run < 2; run++) {
+        for (uint64_t i = 0; i < ALL; i++) {
+            own[i] = banded_value(run, 0, i);
+        }
+        if (is_far) {
+            copy_far(me, there, ferry_buffer_of(own, bytes));
+        }
+        give_scales(run, given);
+        must(me, ferry_service_run(service, NULL, &me->error));
+        if (me->rank == 1) {
+            check_halves(me, run, given, codes, scales);
+        }
+    }
+    ferry_service_destroy(service);
+    ferry_tensors_destroy(sources);
+    ferry_tensors_destroy(targets);
+    ferry_plan_destroy(plan);
+    ferry_spec_destroy(spec);
+    if (is_far) {
+        ferry_memory_free(&there);
+    }
     free(own);
     free(codes);
     free(scales);

@@ -51,6 +51,7 @@ void case_delta(rank_context *me);
 void case_delta_pairs(rank_context *me);
 void case_delta_failed(rank_context *me);
 void case_delta_marked(rank_context *me);
+void case_delta_devices(rank_context *me);
 
 /* cases_beside.c */
 void case_beside(rank_context *me);
@@ -97,6 +98,7 @@ void case_relays(rank_context *me);
 void case_quantize(rank_context *me);
 void case_quantize_bands(rank_context *me);
 void case_nvfp4_bands(rank_context *me);
+void case_nvfp4_devices(rank_context *me);
 void case_quantize_resume(rank_context *me);
 void case_bad_quantize(rank_context *me);
 

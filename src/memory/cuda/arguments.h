@@ -22,6 +22,7 @@ enum {
     FY_CUDA_HASH_LANES = 8,      /* numbers of a digest that is under way */
     FY_CUDA_HASH_SECRETS = 23,   /* words of the secret that a block's stripes meet */
     FY_CUDA_MOST_DIGESTS = 32,   /* of a launch */
+    FY_CUDA_DIGESTED = 4096,     /* bytes of what fy_cuda_hash_each makes a digest of */
     FY_CUDA_MOST_SOURCES = 64,   /* of a sum */
     FY_CUDA_MOST_UNITS = 1 << 30 /* of a launch, of a run and of a dim: see divided() */
 };
@@ -107,7 +108,9 @@ enum {
     FY_CUDA_PLAIN_NANS = 16 /* see fy_cast */
 };
 
-/* fy_cuda_cast_8, _4 (to f32) and _1: a unit is so many numbers; sides of units of different sizes.
+/*
+ * fy_cuda_cast_8, _4 (to f32) and _1: a unit is so many numbers; sides of units of different sizes.
+ * fy_cuda_cast_f4_8 and _2: the same of codes of half a byte, of which from_type says nothing.
  */
 typedef struct fy_cuda_cast {
     fy_cuda_side to, from;
@@ -121,12 +124,14 @@ typedef struct fy_cuda_cast {
 typedef struct fy_cuda_scales {
     uint64_t numbers; /* the address that number 0 would have; 0: there are no scales */
     uint64_t pitch, step, plane;
-    uint32_t are_powers; /* f8e8m0, else f32 */
+    uint64_t of_matrices; /* the same of those of matrices, by which numbers in f8e4m3 are
+                             multiplied; 0: they are no such */
+    uint32_t are_powers;  /* f8e8m0, else f32 */
     uint32_t n_plane_dims;
     fy_cuda_divisor block[2]; /* of value 0: one scale for all */
     uint32_t origin[2];
     fy_cuda_divisor plane_length[FY_CUDA_MOST_DIMS];
-    uint64_t plane_stride[FY_CUDA_MOST_DIMS];
+    uint64_t plane_stride[FY_CUDA_MOST_DIMS], matrix_stride[FY_CUDA_MOST_DIMS];
 } fy_cuda_scales;
 
 /* fy_cuda_scaled_8 and _1: a cast whose numbers have scales; the eight of a unit have the same. */
@@ -151,6 +156,20 @@ typedef struct fy_cuda_largest {
     uint32_t n_units;
     uint32_t spare;
 } fy_cuda_largest;
+
+/*
+ * fy_cuda_nvfp4: codes of half a byte and their scales, in f8e4m3, of a matrix in blocks of 16
+ * numbers of a row. A unit is a block; the last one of a row may be shorter.
+ */
+typedef struct fy_cuda_halves {
+    uint64_t from, codes, scales;
+    uint64_t pitch, code_pitch; /* bytes from a row to the next */
+    fy_cuda_divisor across;     /* blocks of a row */
+    uint32_t n_columns, type;   /* fy_cuda_number */
+    uint32_t is_wide;           /* numbers lie at multiples of 16 bytes, and blocks are whole */
+    float of_matrix;            /* by which scales of blocks are multiplied */
+    uint32_t n_units;
+} fy_cuda_halves;
 
 /* fy_cuda_sum_8 and _1: n_units of so many numbers, as exec/sum.h. */
 typedef struct fy_cuda_sum {
@@ -191,6 +210,22 @@ typedef struct fy_cuda_chain {
 } fy_cuda_chain;
 
 /*
+ * fy_cuda_hash_each: what XXH3 has come to behind each FY_CUDA_DIGESTED bytes, which lie side by
+ * side from a multiple of 16 on, as FY_CUDA_HASH_LANES numbers of 64 bits, side by side too. A unit
+ * of the launch has two neighbours of these.
+ */
+typedef struct fy_cuda_each {
+    uint64_t from, numbers;
+    uint64_t begin[FY_CUDA_HASH_LANES];    /* what numbers are of no bytes */
+    uint64_t secret[FY_CUDA_HASH_SECRETS]; /* that a block's stripes meet, */
+    uint64_t scramble[FY_CUDA_HASH_LANES]; /* that meets numbers behind a block, */
+    uint64_t last[FY_CUDA_HASH_LANES];     /* and that meets the last stripe of all */
+    uint64_t factor;
+    uint32_t n_units;
+    uint32_t spare;
+} fy_cuda_each;
+
+/*
  * Kernels that meet: X(name, its argument). Their blocks wait for those of other launches, so all
  * of a launch must be there at once, and those of the others too.
  */
@@ -208,14 +243,18 @@ typedef struct fy_cuda_chain {
     X(fy_cuda_cast_8, fy_cuda_cast)                                                                \
     X(fy_cuda_cast_4, fy_cuda_cast)                                                                \
     X(fy_cuda_cast_1, fy_cuda_cast)                                                                \
+    X(fy_cuda_cast_f4_8, fy_cuda_cast)                                                             \
+    X(fy_cuda_cast_f4_2, fy_cuda_cast)                                                             \
     X(fy_cuda_scaled_8, fy_cuda_scaled)                                                            \
     X(fy_cuda_scaled_1, fy_cuda_scaled)                                                            \
     X(fy_cuda_largest_8, fy_cuda_largest)                                                          \
     X(fy_cuda_largest_1, fy_cuda_largest)                                                          \
+    X(fy_cuda_nvfp4, fy_cuda_halves)                                                               \
     X(fy_cuda_sum_8, fy_cuda_sum)                                                                  \
     X(fy_cuda_sum_1, fy_cuda_sum)                                                                  \
     X(fy_cuda_hash_sums, fy_cuda_hash)                                                             \
-    X(fy_cuda_hash_chain, fy_cuda_chain)
+    X(fy_cuda_hash_chain, fy_cuda_chain)                                                           \
+    X(fy_cuda_hash_each, fy_cuda_each)
 
 #define FY_CUDA_KERNELS(X) FY_CUDA_PLAIN_KERNELS(X) FY_CUDA_MEETING_KERNELS(X)
 

@@ -7,5 +7,8 @@
 /* fy_exec's largest, where there is memory for it on the device, and launches count that far. */
 ferry_status fy_cuda_largest_of(fy_exec_queue *queue, const fy_blocks *blocks, const void *base,
                                 float *largest_out, ferry_error *error);
+/* nvfp4.c: its nvfp4, likewise. */
+ferry_status fy_cuda_nvfp4_of(fy_exec_queue *queue, const fy_halves *matrix, const void *base,
+                              void *codes_out, void *scales_out, ferry_error *error);
 
 #endif

@@ -7,6 +7,8 @@
 
 #include <string.h>
 
+enum { MATRICES_BYTES = 16 << 10 }; /* of the room for scales, where these are codes */
+
 /*
  * Casts by kernels, where the device reaches both sides. Scales are the host's, and are brought to
  * the queue's scratch: those that the elements of a launch have, so they are few.
@@ -48,6 +50,7 @@ static bool fits(fy_cuda_place place, uint64_t element_bytes, uint32_t group, ui
 typedef struct ends {
     fy_cuda_place to, from;
     uint64_t to_bytes, from_bytes; /* of an element */
+    bool is_half;                  /* which is two codes of half a byte, or what these become */
 } ends;
 
 static bool fit(const ends *e, uint32_t group, uint64_t first)
@@ -70,6 +73,16 @@ static ferry_status refuse(ferry_error *error)
                    (int)FY_CUDA_MOST_UNITS);
 }
 
+static fy_cuda_kernel kernel_of(const ends *e, uint32_t group)
+{
+    if (e->is_half) {
+        return group > 1 ? FY_NUMBER_OF_fy_cuda_cast_f4_8 : FY_NUMBER_OF_fy_cuda_cast_f4_2;
+    }
+    return group == 8   ? FY_NUMBER_OF_fy_cuda_cast_8
+           : group == 4 ? FY_NUMBER_OF_fy_cuda_cast_4
+                        : FY_NUMBER_OF_fy_cuda_cast_1;
+}
+
 /* n_units of `group` elements, from unit `first` on. */
 static ferry_status cast_units(fy_exec_queue *queue, fy_cuda_cast *one, const ends *e,
                                uint32_t group, uint64_t first, uint64_t n_units, ferry_error *error)
@@ -80,11 +93,7 @@ static ferry_status cast_units(fy_exec_queue *queue, fy_cuda_cast *one, const en
             return refuse(error);
         }
         one->n_units = (uint32_t)n;
-        FY_TRY(fy_cuda_launch(queue->device, queue->stream,
-                              group == 8   ? FY_NUMBER_OF_fy_cuda_cast_8
-                              : group == 4 ? FY_NUMBER_OF_fy_cuda_cast_4
-                                           : FY_NUMBER_OF_fy_cuda_cast_1,
-                              one, n, 1, error));
+        FY_TRY(fy_cuda_launch(queue->device, queue->stream, kernel_of(e, group), one, n, 1, error));
         queue->n_issued++;
     }
     return FERRY_OK;
@@ -94,7 +103,7 @@ static ferry_status cast_units(fy_exec_queue *queue, fy_cuda_cast *one, const en
 static ferry_status cast_plain(fy_exec_queue *queue, fy_cuda_cast *one, const ends *e,
                                uint64_t first, uint64_t n, ferry_error *error)
 {
-    uint32_t group = e->to_bytes == 4 && e->from_bytes < 4 ? 4 : 8;
+    uint32_t group = e->is_half || (e->to_bytes == 4 && e->from_bytes < 4) ? 4 : 8;
     uint64_t n_groups = fit(e, group, first) ? n / group : 0;
     FY_TRY(cast_units(queue, one, e, group, first / group, n_groups, error));
     return cast_units(queue, one, e, 1, first + group * n_groups, n - group * n_groups, error);
@@ -178,20 +187,45 @@ static void scales_of(const fy_cast *how, const fy_cast_scales *s, const extent 
     *end_out = at[1] + 1;
 }
 
+/* Those of their matrices, by which they are multiplied, likewise. */
+static void matrices_of(const fy_cast_scales *s, const extent *x, uint64_t *begin_out,
+                        uint64_t *end_out)
+{
+    uint64_t at = 0, left = x->plane[0], end = 1;
+    bool is_one = x->plane[0] == x->plane[1];
+    for (uint32_t d = s->n_plane_dims; d-- > 0; left /= s->plane_length[d]) {
+        at += is_one ? left % s->plane_length[d] * s->matrix_stride[d] : 0;
+        end += is_one ? 0 : (s->plane_length[d] - 1) * s->matrix_stride[d]; /* any of them */
+    }
+    *begin_out = at;
+    *end_out = at + end;
+}
+
+/* Whether there is room for the scales of elements. */
+static bool have_room(const fy_cast *how, const fy_cast_scales *s, const extent *x)
+{
+    uint64_t begin, end, room = FY_CUDA_SCALES_BYTES;
+    if (!has_scales(s)) {
+        return true;
+    }
+    if (s->codes != NULL) {
+        matrices_of(s, x, &begin, &end);
+        if ((end - begin) * sizeof *s->of_matrices > MATRICES_BYTES) {
+            return false;
+        }
+        room -= MATRICES_BYTES;
+    }
+    scales_of(how, s, x, &begin, &end);
+    return (end - begin) * scale_bytes(s) <= room;
+}
+
 /* As many elements as have scales for which there is room: at least one. */
 static uint64_t count_with_room(const fy_cast *how, uint64_t first, uint64_t n)
 {
-    const fy_cast_scales *both[2] = {&how->to_scales, &how->from_scales};
-    for (int i = 0; i < 2; i++) {
-        uint64_t begin = 0, end = 0;
-        extent x = extent_of(how, first, n);
-        if (has_scales(both[i])) {
-            scales_of(how, both[i], &x, &begin, &end);
-        }
-        if ((end - begin) * scale_bytes(both[i]) > FY_CUDA_SCALES_BYTES) {
-            n = n > 16 ? n / 16 * 8 : 1; /* half, and by eight where that goes */
-            i = -1;
-        }
+    for (extent x = extent_of(how, first, n);
+         n > 1 && !(have_room(how, &how->to_scales, &x) && have_room(how, &how->from_scales, &x));
+         x = extent_of(how, first, n)) {
+        n = n > 16 ? n / 16 * 8 : 1; /* half, and by eight where that goes */
     }
     return n;
 }
@@ -217,18 +251,39 @@ static bool are_countable(const fy_cast *how, uint64_t end)
            are_scales_countable(&how->to_scales) && are_scales_countable(&how->from_scales);
 }
 
-/* Scales [begin, end) to memory of the device, in the stream's order. */
-static ferry_status bring(fy_exec_queue *queue, const fy_cast_scales *s, uint64_t begin,
-                          uint64_t end, CUdeviceptr to, ferry_error *error)
+/* Elements [begin, end) of the host's to memory of the device, in the stream's order. */
+static ferry_status bring(fy_exec_queue *queue, const void *from, uint64_t element_bytes,
+                          uint64_t begin, uint64_t end, CUdeviceptr to, ferry_error *error)
 {
-    uint64_t bytes = (end - begin) * scale_bytes(s);
-    const char *all = s->values != NULL ? (const char *)s->values : (const char *)s->powers;
+    uint64_t bytes = (end - begin) * element_bytes;
     fy_area flat = fy_area_flat(0, bytes);
     const fy_cuda_side_of target = {
         .area = &flat, .base = (void *)(uintptr_t)to, .is_reached = true, .is_device = true};
     const fy_cuda_side_of source = {.area = &flat,
-                                    .base = (void *)(uintptr_t)(all + begin * scale_bytes(s))};
+                                    .base = (void *)((uintptr_t)from + begin * element_bytes)};
     return fy_cuda_stage_copy(queue, &target, &source, 0, bytes, NULL, error);
+}
+
+static const void *numbers_of(const fy_cast_scales *s)
+{
+    return s->values != NULL ? (const void *)s->values : s->powers != NULL ? s->powers : s->codes;
+}
+
+/* Of codes, the scales of their matrices: at the begin of the room. */
+static ferry_status lower_matrices(fy_exec_queue *queue, const fy_cast_scales *s, const extent *x,
+                                   CUdeviceptr room, fy_cuda_scales *out, ferry_error *error)
+{
+    uint64_t begin, end;
+    if (s->codes == NULL) {
+        return FERRY_OK;
+    }
+    matrices_of(s, x, &begin, &end);
+    FY_TRY(bring(queue, s->of_matrices, sizeof *s->of_matrices, begin, end, room, error));
+    out->of_matrices = room - begin * sizeof *s->of_matrices;
+    for (uint32_t d = 0; d < s->n_plane_dims; d++) {
+        out->matrix_stride[d] = s->matrix_stride[d];
+    }
+    return FERRY_OK;
 }
 
 static ferry_status lower_scales(fy_exec_queue *queue, const fy_cast *how, const fy_cast_scales *s,
@@ -241,9 +296,11 @@ static ferry_status lower_scales(fy_exec_queue *queue, const fy_cast *how, const
         return FERRY_OK;
     }
     scales_of(how, s, x, &begin, &end);
-    FY_TRY(bring(queue, s, begin, end, room, error));
-    out->numbers = room - begin * scale_bytes(s);
-    out->are_powers = s->values == NULL;
+    CUdeviceptr to = s->codes == NULL ? room : room + MATRICES_BYTES;
+    FY_TRY(bring(queue, numbers_of(s), scale_bytes(s), begin, end, to, error));
+    FY_TRY(lower_matrices(queue, s, x, room, out, error));
+    out->numbers = to - begin * scale_bytes(s);
+    out->are_powers = s->powers != NULL;
     for (int i = 0; i < 2 && s->block[0] != 0; i++) {
         out->block[i] = fy_cuda_divisor_of((uint32_t)s->block[i]);
         out->origin[i] = (uint32_t)s->origin[i];
@@ -336,6 +393,15 @@ static bool has_known_nans(const fy_cast *how)
     return !has_scales(&how->from_scales) || how->has_plain_nans;
 }
 
+/* Codes are scales of what is multiplied; what is half a byte has none. */
+static bool has_known_scales(const fy_cast *how)
+{
+    const fy_cast_scales *from = &how->from_scales;
+    bool is_half = how->from_kind == FERRY_F4;
+    return how->to_scales.codes == NULL && (from->codes == NULL || from->block[0] != 0) &&
+           !(is_half && (has_scales(from) || has_scales(&how->to_scales)));
+}
+
 ferry_status fy_cuda_cast_sides(fy_exec_queue *queue, const fy_cast *how,
                                 const fy_cuda_side_of sides[2], uint64_t first, uint64_t n,
                                 ferry_error *error)
@@ -343,17 +409,18 @@ ferry_status fy_cuda_cast_sides(fy_exec_queue *queue, const fy_cast *how,
     fy_cuda_scratch scratch;
     fy_cuda_scaled one = {
         .cast = {.changes = changes_of(how), .scale = how->scale, .add = how->add}};
+    uint64_t to_bytes = fy_cuda_element_bytes(how->to_kind);
     const ends e = {.to = {sides[0].area, (uint64_t)(uintptr_t)sides[0].base},
                     .from = {sides[1].area, (uint64_t)(uintptr_t)sides[1].base},
-                    .to_bytes = fy_cuda_element_bytes(how->to_kind),
-                    .from_bytes = fy_cuda_element_bytes(how->from_kind)};
+                    .to_bytes = fy_cast_numbers(how) * to_bytes,
+                    .from_bytes = fy_cuda_element_bytes(how->from_kind),
+                    .is_half = how->from_kind == FERRY_F4};
     bool is_scaled = has_scales(&how->from_scales) || has_scales(&how->to_scales);
     bool changes = is_scaled || (one.cast.changes & (FY_CUDA_MULTIPLIES | FY_CUDA_ADDS)) != 0;
-    bool by_kernel = n > 0 && sides[0].is_reached && sides[1].is_reached &&
-                     how->from_scales.codes == NULL && how->to_scales.codes == NULL &&
+    bool by_kernel = n > 0 && sides[0].is_reached && sides[1].is_reached && has_known_scales(how) &&
                      (how->from_kind != how->to_kind || changes) &&
-                     number_of(how->from_kind, &one.cast.from_type) &&
-                     number_of(how->to_kind, &one.cast.to_type) && is_aligned(e.to, e.to_bytes) &&
+                     (e.is_half || number_of(how->from_kind, &one.cast.from_type)) &&
+                     number_of(how->to_kind, &one.cast.to_type) && is_aligned(e.to, to_bytes) &&
                      is_aligned(e.from, e.from_bytes);
     if (by_kernel && !is_scaled) {
         return cast_plain(queue, &one.cast, &e, first, n, error);

@@ -20,4 +20,8 @@ ferry_status fy_cuda_end_digests(fy_exec_queue *queue, ferry_error *error);
 /* What was begun and never ended, on a queue that nobody has. */
 void fy_cuda_forget_digests(fy_exec_queue *queue);
 
+/* digest_each.c: the verb `digests`. */
+ferry_status fy_cuda_digests_of(fy_exec_queue *queue, const fy_exec_part *parts, size_t n,
+                                char *digests_out, ferry_error *error);
+
 #endif

@@ -1,17 +1,18 @@
 /* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
 /*
- * XXH3 of 64 bits, included by kernels.h. A digest is eight numbers. A stripe of 64 bytes adds to
+ * XXH3, included by kernels.h. A digest is eight numbers. A stripe of 64 bytes adds to
  * each what depends on the stripe and its place in its block alone, and behind every block of 16
  * stripes all are scrambled. So what a block adds is found for all blocks at once, by as many
  * threads as there are; only adding it and scrambling is done in order, a step for each 1,024
  * bytes. What is left behind the last whole block, and all of short inputs, is the host's:
- * digest.c.
+ * digest.c. Digests of many short pieces of one length need no such care: digest_each.c.
  */
 enum {
     HASH_STRIPE = 64,
     HASH_STRIPES = FY_CUDA_HASH_BLOCK / HASH_STRIPE,
     HASH_PAIRS = FY_CUDA_HASH_LANES / 2, /* units of a block */
-    HASH_AHEAD = 16                      /* steps whose sums are under way together */
+    HASH_EACH = FY_CUDA_DIGESTED / HASH_STRIPE,
+    HASH_AHEAD = 16 /* steps whose sums are under way together */
 };
 
 FY_DEVICE uint64_t hash_word(uint32_t low, uint32_t high)
@@ -95,5 +96,42 @@ FY_KERNEL(fy_cuda_hash_chain, fy_cuda_chain)
         }
         fy_v8 v = {(uint32_t)number, (uint32_t)(number >> 32)};
         fy_store8(place, v);
+    }
+}
+
+/*
+ * Two numbers of a digest of its own. It is short, and there are many: so nothing is in order but
+ * the stripes of each, and the last one, which ends its block too, meets other words.
+ */
+FY_KERNEL(fy_cuda_hash_each, fy_cuda_each)
+{
+    for (uint32_t i = FY_BLOCK * FY_THREADS + FY_THREAD; i < a.n_units;
+         i += FY_BLOCKS * FY_THREADS) {
+        uint32_t lane = i % HASH_PAIRS * 2;
+        uint64_t at = a.from + (uint64_t)(i / HASH_PAIRS) * FY_CUDA_DIGESTED + lane * 8;
+        uint64_t even = a.begin[lane], odd = a.begin[lane + 1];
+        for (uint32_t s = 0; s < HASH_EACH; s += FY_CUDA_DEEP) {
+            fy_v16 v[FY_CUDA_DEEP];
+            FY_UNROLL
+            for (uint32_t j = 0; j < FY_CUDA_DEEP; j++) {
+                v[j] = fy_load16(at + (s + j) * HASH_STRIPE);
+            }
+            FY_UNROLL
+            for (uint32_t j = 0; j < FY_CUDA_DEEP; j++) {
+                uint64_t x = hash_word(v[j].x, v[j].y), y = hash_word(v[j].z, v[j].w);
+                uint32_t word = (s + j) % HASH_STRIPES + lane;
+                bool is_last = s + j + 1 == HASH_EACH;
+                even += y + hash_product(x ^ (is_last ? a.last[lane] : a.secret[word]));
+                odd += x + hash_product(y ^ (is_last ? a.last[lane + 1] : a.secret[word + 1]));
+            }
+            uint32_t behind = s + FY_CUDA_DEEP;
+            if (behind % HASH_STRIPES == 0 && behind < HASH_EACH) {
+                even = (even ^ even >> 47 ^ a.scramble[lane]) * a.factor;
+                odd = (odd ^ odd >> 47 ^ a.scramble[lane + 1]) * a.factor;
+            }
+        }
+        const uint32_t w[4] = {(uint32_t)even, (uint32_t)(even >> 32), (uint32_t)odd,
+                               (uint32_t)(odd >> 32)};
+        fy_store16(a.numbers + (uint64_t)i * 16, v16_of(w));
     }
 }

@@ -560,6 +560,49 @@ FY_DEVICE uint32_t bytes_of(uint32_t type)
     return type == FY_CUDA_F32 ? 4 : type <= FY_CUDA_BF16 ? 2 : 1;
 }
 
+/*
+ * Codes of half a byte, the first of two in the lower half: 0 or 0.5, or powers of 2 from 1 to 4
+ * and the halves between them.
+ */
+FY_DEVICE float widen_one_f4(uint32_t code)
+{
+    uint32_t power = code >> 1 & 3, half = code & 1;
+    uint32_t magnitude = power != 0 ? (126 + power) << F32_MANTISSA | half << (F32_MANTISSA - 1)
+                                    : half * (126u << F32_MANTISSA);
+    return float_of(magnitude | (code & 8) << 28);
+}
+
+FY_DEVICE float changed_f4(const fy_cuda_cast *a, uint32_t code)
+{
+    float value = widen_one_f4(code & 15);
+    return a->changes == 0 ? value : changed(a, value);
+}
+
+FY_KERNEL(fy_cuda_cast_f4_8, fy_cuda_cast)
+{
+    for (uint32_t i = FY_BLOCK * FY_THREADS + FY_THREAD; i < a.n_units;
+         i += FY_BLOCKS * FY_THREADS) {
+        uint32_t codes = fy_load4(address_of(&a.from, i));
+        float v[8];
+        FY_UNROLL
+        for (int k = 0; k < 8; k++) {
+            v[k] = changed_f4(&a, codes >> 4 * k);
+        }
+        store_8(address_of(&a.to, i), a.to_type, true, v);
+    }
+}
+
+FY_KERNEL(fy_cuda_cast_f4_2, fy_cuda_cast)
+{
+    for (uint32_t i = FY_BLOCK * FY_THREADS + FY_THREAD; i < a.n_units;
+         i += FY_BLOCKS * FY_THREADS) {
+        uint32_t codes = fy_load1(address_of(&a.from, i));
+        uint64_t to = address_of(&a.to, i);
+        store_1(to, a.to_type, changed_f4(&a, codes));
+        store_1(to + bytes_of(a.to_type), a.to_type, changed_f4(&a, codes >> 4));
+    }
+}
+
 FY_KERNEL(fy_cuda_sum_8, fy_cuda_sum)
 {
     uint64_t source_step = 8 * bytes_of(a.source_type), target_step = 8 * bytes_of(a.target_type);
