@@ -9,6 +9,7 @@
 #include "base/alloc.h"
 #include "base/hash.h"
 #include "base/sort.h"
+#include "transport/region.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -419,7 +420,10 @@ static ferry_status check_box(fy_registry *registry, bool is_send, uint64_t task
                               const ferry_box *box, fy_area *area_out, ferry_error *error)
 {
     ferry_error inner;
+    bool is_named = box->name != NULL && box->name[0] != '\0';
     ferry_status status = fy_box_area(box, area_out, &inner);
+    FY_THEN(status, fy_registration_check(&box->buffer,
+                                          is_named ? box->name : "the memory of a box", &inner));
     if (status != FERRY_OK) {
         return fy_fail(error, status, "task %llu %s rank %u: %s", (unsigned long long)task_id,
                        is_send ? "to" : "from", peer, inner.message);

@@ -3,6 +3,7 @@
 #include "base/hash.h"
 #include "memory/kind.h"
 #include "service/service.h"
+#include "transport/region.h"
 
 #include <string.h>
 
@@ -48,7 +49,8 @@ static ferry_status check_buffer(const char *name, const ferry_buffer *buffer, f
         return fy_fail(error, FERRY_ERR_INVALID_INPUT,
                        "%s: %llu bytes reach beyond the end of memory", name, bytes);
     }
-    return fy_buffer_check(buffer, name, error);
+    FY_TRY(fy_buffer_check(buffer, name, error));
+    return fy_registration_check(buffer, name, error);
 }
 
 static ferry_status check_pair(const char *name, const ferry_buffer *front,

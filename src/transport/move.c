@@ -49,20 +49,15 @@ ferry_status fy_region_check(const ferry_region *region, const char *what, uint3
 static ferry_status check_buffer(const ferry_transport *transport, const char *what,
                                  const ferry_buffer *buffer, ferry_error *error)
 {
-    ferry_status status = fy_buffer_check(buffer, what, error);
     const ferry_region *its = buffer->registration;
-    if (status != FERRY_OK || its == NULL) {
-        return status;
-    }
-    uintptr_t base = (uintptr_t)buffer->base;
-    uintptr_t first = (uintptr_t)its->view.base;
-    if (its->transport != transport || its->view.kind == FY_REGION_IMPORTED || base < first ||
-        base - first > its->view.bytes || buffer->bytes > its->view.bytes - (base - first)) {
+    FY_TRY(fy_buffer_check(buffer, what, error));
+    if (its != NULL && its->transport != transport) {
         return fy_fail(error, FERRY_ERR_MISUSE,
-                       "%s: the buffer's %llu bytes do not lie in the region it says they do", what,
-                       (unsigned long long)buffer->bytes);
+                       "%s: the buffer's %llu bytes do not lie in the region it says they do: that "
+                       "belongs to another transport",
+                       what, (unsigned long long)buffer->bytes);
     }
-    return FERRY_OK;
+    return fy_registration_check(buffer, what, error);
 }
 
 /* Whether this rank can reach peer by this region at all. */

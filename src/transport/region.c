@@ -265,6 +265,33 @@ ferry_status ferry_region_register(ferry_transport *transport, const ferry_buffe
  * Looking at regions
  */
 
+ferry_status fy_registration_check(const ferry_buffer *buffer, const char *what, ferry_error *error)
+{
+    const ferry_region *region = buffer->registration;
+    if (region == NULL) {
+        return FERRY_OK;
+    }
+    uintptr_t base = (uintptr_t)buffer->base;
+    uintptr_t first = (uintptr_t)region->view.base;
+    uint64_t all = region->view.bytes;
+    unsigned long long bytes = buffer->bytes;
+    if (region->view.kind == FY_REGION_IMPORTED) {
+        return fy_fail(error, FERRY_ERR_MISUSE,
+                       "%s: the buffer's %llu bytes at %p of rank %u do not lie in the region it "
+                       "says they do: that is memory of rank %u",
+                       what, bytes, buffer->base, region->transport->world->rank,
+                       region->view.owner);
+    }
+    if (base < first || base - first > all || bytes > all - (base - first)) {
+        return fy_fail(error, FERRY_ERR_MISUSE,
+                       "%s: the buffer's %llu bytes at %p of rank %u do not lie in the region it "
+                       "says they do: that has %llu bytes at %p",
+                       what, bytes, buffer->base, region->transport->world->rank,
+                       (unsigned long long)all, region->view.base);
+    }
+    return FERRY_OK;
+}
+
 void *ferry_region_base(const ferry_region *region)
 {
     return region == NULL || region->view.kind == FY_REGION_IMPORTED ? NULL : region->view.base;

@@ -28,6 +28,14 @@ ferry_status fy_symmetric_room(const ferry_world *world, uint64_t bytes, ferry_e
 /* The kind of memory that a key says it is of; the host's where the bytes are no key. */
 uint32_t fy_key_kind(const void *key, size_t n_bytes);
 
+/*
+ * Whether a buffer's bytes lie in the region that it names as its registration, whichever transport
+ * that is of; one that names none is well. Else FERRY_ERR_MISUSE with a sentence that begins with
+ * `what`: engines take the region's word for what may be written.
+ */
+ferry_status fy_registration_check(const ferry_buffer *buffer, const char *what,
+                                   ferry_error *error);
+
 /* Makes the region known to engine number index. */
 ferry_status fy_region_attach(ferry_region *region, uint32_t index, ferry_error *error);
 

@@ -112,6 +112,72 @@ void case_bad_calls(rank_context *me)
     ferry_ledger_destroy(NULL);
 }
 
+/* All ways to hand a buffer over, each with the outcome that is wanted. */
+static void hand_over(rank_context *me, ground *g, const ferry_buffer *buffer, uint64_t id,
+                      bool lies_in_it, const char *says)
+{
+    ferry_error *e = &me->error;
+    ferry_tensors *tensors = NULL;
+    ferry_buffer other = ferry_buffer_of(g->to, buffer->bytes);
+    ferry_box box = FERRY_BOX_INIT;
+    box.buffer = *buffer;
+    box.n_dims = 1;
+    box.length[0] = box.stride[0] = 1;
+    box.name = "lying";
+    must(me, ferry_tensors_create(&tensors, e));
+    if (lies_in_it) {
+        must(me, ferry_service_register_send(g->service, id, buffer, 0, 1, 0, e));
+        must(me, ferry_service_register_receive(g->service, id, buffer, 0, 1, 0, e));
+        must(me, ferry_service_register_receive_box(g->service, id + 1, &box, 0, e));
+        must(me, ferry_tensors_add(tensors, "lying", buffer, e));
+        must(me, ferry_tensors_add_pair(tensors, "pair", &other, buffer, e));
+    } else {
+        must_fail(me, FERRY_ERR_MISUSE, says,
+                  ferry_service_register_send(g->service, id, buffer, 0, 1, 0, e));
+        must_fail(me, FERRY_ERR_MISUSE, "do not lie in the region",
+                  ferry_service_register_receive(g->service, id, buffer, 0, 1, 0, e));
+        must_fail(me, FERRY_ERR_MISUSE,
+                  "lying: ", ferry_service_register_receive_box(g->service, id + 1, &box, 0, e));
+        must_fail(me, FERRY_ERR_MISUSE, "lying: ", ferry_tensors_add(tensors, "lying", buffer, e));
+        must_fail(me, FERRY_ERR_MISUSE,
+                  "pair: ", ferry_tensors_add_pair(tensors, "pair", &other, buffer, e));
+    }
+    ferry_tensors_destroy(tensors);
+}
+
+/* A registration is refused that the buffer does not lie in: the middle half of the bytes is one.
+ */
+static void expect_lies_refused(rank_context *me, ground *g)
+{
+    enum { FIRST = BYTES / 4, END = FIRST * 3 };
+    static const uint64_t edges[] = {0, FIRST - 1, FIRST, FIRST + 1, END - 1, END, END + 1, BYTES};
+    enum { N_EDGES = sizeof edges / sizeof *edges };
+    char rank[32];
+    ferry_transport *transport = ferry_service_transport(g->service);
+    ferry_buffer middle = ferry_buffer_of(g->from + FIRST, END - FIRST);
+    unsigned char key[FERRY_KEY_BYTES];
+    size_t n_key;
+    snprintf(rank, sizeof rank, "of rank %u", me->rank);
+    must(me, ferry_region_register(transport, &middle, &middle.registration, &me->error));
+    for (size_t i = 0; i < N_EDGES; i++) {
+        for (size_t j = i + 1; j < N_EDGES; j++) {
+            ferry_buffer buffer = ferry_buffer_of(g->from + edges[i], edges[j] - edges[i]);
+            buffer.registration = middle.registration;
+            hand_over(me, g, &buffer, 100 * i + 2 * j, edges[i] >= FIRST && edges[j] <= END, rank);
+        }
+    }
+    must(me, ferry_service_clear_requests(g->service, &me->error));
+    ferry_region *import = NULL;
+    if (ferry_region_export(middle.registration, key, sizeof key, &n_key, &me->error) == FERRY_OK) {
+        ferry_buffer buffer = middle;
+        must(me, ferry_region_import(transport, key, n_key, &import, &me->error));
+        buffer.registration = import;
+        hand_over(me, g, &buffer, 1, false, "that is memory of rank");
+        ferry_region_free(import);
+    }
+    ferry_region_free(middle.registration);
+}
+
 void case_bad_registrations(rank_context *me)
 {
     ground *g = make_ground(me);
@@ -141,6 +207,8 @@ void case_bad_registrations(rank_context *me)
     if (me->n_ranks > 1) { /* the same id for another pair */
         must(me, send_to(me, g, 1, 0, 8, 1));
     }
+    expect_well(me, g);
+    expect_lies_refused(me, g);
     expect_well(me, g);
     end_ground(g);
 }
