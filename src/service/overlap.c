@@ -28,6 +28,7 @@ typedef struct piece {
     uint32_t end;    /* as of end_at */
     uint16_t dim;
     bool is_read;
+    bool is_kept; /* it counts as read, but is where an end that is written has its last version */
 } piece;
 
 /* What rows of a piece: each is `inner`, which is a piece of a row. */
@@ -39,6 +40,7 @@ typedef struct row_piece {
 
 typedef struct checker {
     const fy_registry *registry;
+    bool is_turned; /* the buffers of pairs have changed places, as after an odd number of runs */
     /* As end_at has them, of each area from the largest stride to the least, and coalesced. */
     fy_end *sends, *receives;
     uint64_t *dims;
@@ -85,7 +87,7 @@ static fy_end end_at(const fy_registry *registry, size_t index, bool is_read)
 
 static const fy_end *end_of(const checker *c, const piece *p)
 {
-    return &(p->is_read ? c->sends : c->receives)[p->end];
+    return &(p->is_read && !p->is_kept ? c->sends : c->receives)[p->end];
 }
 
 static uint64_t length_of(const checker *c, const fy_end *end, uint32_t dim)
@@ -120,7 +122,10 @@ static int compare_pieces(const void *a, const void *b)
     if (x->is_read != y->is_read) {
         return x->is_read ? 1 : -1;
     }
-    return x->end == y->end ? 0 : x->end < y->end ? -1 : 1;
+    if (x->end != y->end) {
+        return x->end < y->end ? -1 : 1;
+    }
+    return (x->is_kept > y->is_kept) - (x->is_kept < y->is_kept);
 }
 
 /*
@@ -524,17 +529,24 @@ static ferry_status check(checker *c, piece *pieces, size_t n, uint32_t level, f
  * Ends
  */
 
-static uint64_t address_of(const fy_registry *registry, const fy_end *end, bool is_read)
+static bool is_pair(const checker *c, const fy_end *end)
 {
-    const fy_held *held = &registry->held[end->held];
-    const ferry_buffer *buffer = is_read ? &held->front : fy_held_target(held);
+    return c->registry->held[end->held].back.base != NULL;
+}
+
+static uint64_t address_of(const checker *c, const fy_end *end, bool is_read)
+{
+    const fy_held *held = &c->registry->held[end->held];
+    bool is_front = is_read || !is_pair(c, end);
+    bool is_other = is_pair(c, end) && c->is_turned;
+    const ferry_buffer *buffer = is_front != is_other ? &held->front : &held->back;
     return (uint64_t)(uintptr_t)buffer->base + end->offset;
 }
 
-static bool is_same_area(const fy_registry *registry, const fy_end *send, const fy_end *receive)
+static bool is_same_area(const checker *c, const fy_end *send, const fy_end *receive)
 {
-    return send->conversion == 0 &&
-           address_of(registry, send, true) == address_of(registry, receive, false) &&
+    const fy_registry *registry = c->registry;
+    return send->conversion == 0 && address_of(c, send, true) == address_of(c, receive, false) &&
            send->run_bytes == receive->run_bytes && send->n_dims == receive->n_dims &&
            (send->n_dims == 0 || memcmp(registry->dims + send->dims, registry->dims + receive->dims,
                                         2 * send->n_dims * sizeof *registry->dims) == 0);
@@ -544,37 +556,42 @@ static bool is_same_area(const fy_registry *registry, const fy_end *send, const 
  * A rank that sends a task to itself from where it receives it changes nothing: only its reading
  * counts, which still must not meet what others write.
  */
-static bool changes_nothing(const fy_registry *registry, uint32_t my_rank, const fy_end *receive)
+static bool changes_nothing(const checker *c, uint32_t my_rank, const fy_end *receive)
 {
+    const fy_ends *sends = &c->registry->sends;
     const fy_end *send =
-        receive->peer != my_rank ? NULL : fy_ends_find(&registry->sends, my_rank, receive->task_id);
-    return send != NULL && is_same_area(registry, send, receive);
+        receive->peer != my_rank ? NULL : fy_ends_find(sends, my_rank, receive->task_id);
+    return send != NULL && is_same_area(c, send, receive);
 }
 
-static piece piece_of(const fy_registry *registry, uint32_t index, bool is_read)
+/* Of an end that is written, is_kept: where its last version is, as long as it is one of a pair. */
+static piece piece_of(const checker *c, uint32_t index, bool is_read, bool is_kept)
 {
+    const fy_registry *registry = c->registry;
     fy_end end = end_at(registry, index, is_read);
     uint64_t extent = end.run_bytes;
     for (uint32_t d = 0; d < end.n_dims; d++) {
         const uint64_t *length = registry->dims + end.dims + d;
         extent += (length[0] - 1) * length[end.n_dims];
     }
-    return (piece){.at = address_of(registry, &end, is_read),
+    return (piece){.at = address_of(c, &end, is_read || is_kept),
                    .extent = extent,
                    .end = index,
-                   .is_read = is_read};
+                   .is_read = is_read || is_kept,
+                   .is_kept = is_kept};
 }
 
 static void describe(const checker *c, const piece *p, uint32_t my_rank, char *text,
                      size_t text_bytes)
 {
     const fy_end *end = end_of(c, p);
-    if (!p->is_read && p->end >= c->registry->receives.n) {
+    bool is_written = !p->is_read || p->is_kept;
+    if (is_written && p->end >= c->registry->receives.n) {
         snprintf(text, text_bytes, "\"%.200s\", which rank %u makes itself,",
                  fy_held_name(c->registry, end->held), my_rank);
         return;
     }
-    fy_end_describe(c->registry, end, p->is_read, my_rank, text, text_bytes);
+    fy_end_describe(c->registry, end, !is_written, my_rank, text, text_bytes);
 }
 
 static ferry_status fail_pair(const checker *c, uint32_t my_rank, ferry_error *error)
@@ -584,17 +601,22 @@ static ferry_status fail_pair(const checker *c, uint32_t my_rank, ferry_error *e
     const fy_end *second = end_of(c, other);
     char text[2][320];
     describe(c, writer, my_rank, text[0], sizeof text[0]);
-    if (other->is_read && other->end >= c->registry->sends.n) {
+    if (other->is_read && !other->is_kept && other->end >= c->registry->sends.n) {
         return fy_fail(error, FERRY_ERR_INVALID_INPUT,
                        "%s writes bytes of \"%s\", of all of which scales are made: one of them "
                        "needs other memory",
                        text[0], c->registry->names + c->registry->held[second->held].name);
     }
     describe(c, other, my_rank, text[1], sizeof text[1]);
+    const char *when = c->is_turned ? ", once buffers of pairs have changed places" : "";
     return fy_fail(error, FERRY_ERR_INVALID_INPUT,
-                   other->is_read ? "%s writes bytes that %s reads: one of them needs other memory"
-                                  : "%s and %s write the same bytes: a byte can have one writer",
-                   text[0], text[1]);
+                   other->is_kept ? "%s writes bytes in which %s has its last version%s: both "
+                                    "buffers of a pair are for it alone"
+                   : other->is_read
+                       ? "%s writes bytes that %s reads%s: one of them needs other "
+                         "memory"
+                       : "%s and %s write the same bytes%s: a byte can have one writer",
+                   text[0], text[1], when);
 }
 
 static void sort_dims(const fy_end *end, uint64_t *dims)
@@ -689,11 +711,13 @@ typedef struct piece_list {
 
 /* An area; of one whose dimensions do not nest, so that no order of them is that of addresses, all
  * runs. */
-static bool add_pieces(const fy_registry *registry, uint32_t index, bool is_read, piece_list *list)
+static bool add_pieces(const checker *c, uint32_t index, bool is_read, bool is_kept,
+                       piece_list *list)
 {
+    const fy_registry *registry = c->registry;
     fy_end end = end_at(registry, index, is_read);
     fy_area area = fy_end_area(registry, &end);
-    piece whole = piece_of(registry, index, is_read);
+    piece whole = piece_of(c, index, is_read, is_kept);
     if (fy_area_is_nested(&area)) {
         bool has_room = FY_RESERVE(list->items, list->capacity, list->n + 1);
         if (has_room) {
@@ -707,19 +731,20 @@ static bool add_pieces(const fy_registry *registry, uint32_t index, bool is_read
         if (!FY_RESERVE(list->items, list->capacity, list->n + 1)) {
             return false;
         }
-        list->items[list->n++] = (piece){.at = whole.at - area.offset + at,
-                                         .extent = n,
-                                         .end = index,
-                                         .dim = (uint16_t)end.n_dims,
-                                         .is_read = is_read};
+        piece run = whole;
+        run.at = whole.at - area.offset + at;
+        run.extent = n;
+        run.dim = (uint16_t)end.n_dims;
+        list->items[list->n++] = run;
     }
     return true;
 }
 
 /* Whether an end has bytes that count: not what fills read, which is ours, nor what changes
  * nothing. */
-static bool counts(const fy_registry *registry, uint32_t my_rank, size_t index, bool is_read)
+static bool counts(const checker *c, uint32_t my_rank, size_t index, bool is_read)
 {
+    const fy_registry *registry = c->registry;
     fy_end end = end_at(registry, index, is_read);
     if (end.held == FY_NONE || end.run_bytes == 0) {
         return false;
@@ -728,31 +753,36 @@ static bool counts(const fy_registry *registry, uint32_t my_rank, size_t index, 
         return true;
     }
     return is_read ? !fy_end_fills(registry, &end)
-                   : !changes_nothing(registry, my_rank, &registry->receives.items[index]);
+                   : !changes_nothing(c, my_rank, &registry->receives.items[index]);
 }
 
-static bool list_pieces(const fy_registry *registry, uint32_t my_rank, piece_list *list)
+/*
+ * One of a pair is written while the other one has the last version, which is whole as long as a
+ * run has not ended: nobody else may write to that, either.
+ */
+static bool list_pieces(const checker *c, uint32_t my_rank, piece_list *list)
 {
     bool ok = true;
-    for (int is_read = 0; is_read < 2; is_read++) {
-        size_t n = n_ends(registry, is_read != 0);
-        for (uint32_t i = 0; ok && i < n; i++) {
-            ok = !counts(registry, my_rank, i, is_read != 0) ||
-                 add_pieces(registry, i, is_read != 0, list);
+    for (uint32_t i = 0; ok && i < n_ends(c->registry, true); i++) {
+        ok = !counts(c, my_rank, i, true) || add_pieces(c, i, true, false, list);
+    }
+    for (uint32_t i = 0; ok && i < n_ends(c->registry, false); i++) {
+        if (counts(c, my_rank, i, false)) {
+            fy_end end = end_at(c->registry, i, false);
+            ok = add_pieces(c, i, false, false, list) &&
+                 (!is_pair(c, &end) || add_pieces(c, i, false, true, list));
         }
     }
     return ok;
 }
 
-ferry_status fy_check_writers(const fy_registry *registry, uint32_t my_rank, ferry_error *error)
+static ferry_status check_state(const fy_registry *registry, uint32_t my_rank, bool is_turned,
+                                ferry_error *error)
 {
     piece_list list = {.items = NULL};
-    checker c = {.registry = registry};
-    if (registry->receives.n == 0) {
-        return FERRY_OK;
-    }
+    checker c = {.registry = registry, .is_turned = is_turned};
     ferry_status status =
-        fy_check_memory(list_pieces(registry, my_rank, &list), "the comparison of areas", error);
+        fy_check_memory(list_pieces(&c, my_rank, &list), "the comparison of areas", error);
     FY_THEN(status, copy_areas(&c, error));
     FY_THEN(status, check(&c, list.items, list.n, 0, error));
     if (status == FERRY_OK && c.found) {
@@ -763,4 +793,17 @@ ferry_status fy_check_writers(const fy_registry *registry, uint32_t my_rank, fer
     fy_free(c.dims);
     fy_free(list.items);
     return status;
+}
+
+ferry_status fy_check_writers(const fy_registry *registry, uint32_t my_rank, ferry_error *error)
+{
+    bool has_pairs = false;
+    for (size_t i = 0; i < registry->n_held; i++) {
+        has_pairs = has_pairs || registry->held[i].back.base != NULL;
+    }
+    if (registry->receives.n == 0) {
+        return FERRY_OK;
+    }
+    FY_TRY(check_state(registry, my_rank, false, error));
+    return has_pairs ? check_state(registry, my_rank, true, error) : FERRY_OK;
 }
