@@ -325,7 +325,7 @@ FERRY_API ferry_status ferry_service_recover(ferry_service *service, ferry_world
 
 /*
  * What the last run, which failed, has brought to this rank's destinations: by tensor, so that it
- * holds for any plan that writes the same bytes. A service that is given it (before schedule) moves
+ * holds for any plan that writes the same bytes, and for no other. A service that is given it (before schedule) moves
  * only what is missing in its next run; the sources must be those of the run that failed. Every run
  * after it moves everything. It also has the states and versions of the destinations, and knows
  * which memory it speaks of: a pair that is bound the other way round is turned, and of other

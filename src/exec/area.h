@@ -50,6 +50,14 @@ fy_area fy_area_flat(uint64_t offset, uint64_t bytes);
 /* First byte and end of what an area touches; 0, 0 of an empty one. */
 void fy_area_hull(const fy_area *area, uint64_t *begin_out, uint64_t *end_out);
 
+/*
+ * Adds up what tells one set of bytes from another, whichever way it is cut into areas: how many
+ * they are, and sums of powers of their offsets, modulo 2^64. Other sets that have all of these in
+ * common exist, but nobody comes upon one by chance.
+ */
+enum { FY_AREA_SUMS = 4 };
+void fy_area_sum(const fy_area *area, uint64_t sums_inout[FY_AREA_SUMS]);
+
 /* Walks the runs of bytes [first, first + bytes) of an area. */
 typedef struct fy_area_walk {
     const fy_area *area;

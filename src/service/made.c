@@ -78,7 +78,7 @@ static ferry_status add_made(fy_registry *registry, uint32_t held, const fy_area
         return FERRY_OK;
     }
     FY_TRY(fy_registry_lay(registry, held, area, end, error));
-    registry->targets[registry->held[held].destination].bytes += area->bytes;
+    fy_registry_count(registry, held, area);
     return FERRY_OK;
 }
 

@@ -82,6 +82,63 @@ static ferry_status check_rebind(const ferry_service *service, ferry_error *erro
     return FERRY_OK;
 }
 
+/* What new addresses replace. */
+typedef struct old_addresses {
+    fy_held *held;
+    fy_target *targets;
+} old_addresses;
+
+static void free_old(old_addresses *old)
+{
+    fy_free(old->held);
+    fy_free(old->targets);
+}
+
+static ferry_status keep_old(const fy_registry *registry, old_addresses *old, ferry_error *error)
+{
+    old->held = fy_alloc(registry->n_held + 1, sizeof *old->held);
+    old->targets = fy_alloc(registry->n_targets + 1, sizeof *old->targets);
+    FY_TRY(fy_check_memory(old->held != NULL && old->targets != NULL, "other addresses", error));
+    if (registry->n_held > 0) {
+        memcpy(old->held, registry->held, registry->n_held * sizeof *old->held);
+    }
+    if (registry->n_targets > 0) {
+        memcpy(old->targets, registry->targets, registry->n_targets * sizeof *old->targets);
+    }
+    return FERRY_OK;
+}
+
+static void put_back(fy_registry *registry, const old_addresses *old)
+{
+    if (registry->n_held > 0) {
+        memcpy(registry->held, old->held, registry->n_held * sizeof *old->held);
+    }
+    if (registry->n_targets > 0) {
+        memcpy(registry->targets, old->targets, registry->n_targets * sizeof *old->targets);
+    }
+}
+
+/* On all ranks or on none: who cannot go by the new ones leaves everybody with the old ones. */
+static ferry_status take_new(ferry_service *service, const ferry_tensors *sources,
+                             const ferry_tensors *destinations, ferry_error *why)
+{
+    fy_registry *registry = &service->registry;
+    old_addresses old = {.held = NULL};
+    ferry_status status = keep_old(registry, &old, why);
+    bool has_new = status == FERRY_OK;
+    if (has_new) {
+        replace(registry, sources, false, true, NULL);
+        replace(registry, destinations, true, true, NULL);
+        status = fy_check_writers(registry, service->world->rank, why);
+    }
+    status = fy_agree(service->world, status, why);
+    if (status != FERRY_OK && has_new) {
+        put_back(registry, &old);
+    }
+    free_old(&old);
+    return status;
+}
+
 static ferry_status rebind(ferry_service *service, const ferry_tensors *sources,
                            const ferry_tensors *destinations, ferry_error *error)
 {
@@ -95,9 +152,8 @@ static ferry_status rebind(ferry_service *service, const ferry_tensors *sources,
     if (status != FERRY_OK) {
         return fy_forward(error, status, &why); /* everything is as it was */
     }
-    replace(registry, sources, false, true, NULL);
-    replace(registry, destinations, true, true, NULL);
-    status = fy_prepare_again(service, FERRY_OK, &why);
+    status = take_new(service, sources, destinations, &why);
+    FY_THEN(status, fy_prepare_again(service, FERRY_OK, &why));
     return fy_forward(error, status, &why);
 }
 

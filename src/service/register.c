@@ -324,6 +324,13 @@ static void lay(fy_registry *registry, fy_end *end, const fy_area *area)
     registry->n_dims += (size_t)area->n_dims * 2;
 }
 
+void fy_registry_count(fy_registry *registry, uint32_t held, const fy_area *area)
+{
+    fy_target *target = &registry->targets[registry->held[held].destination];
+    target->bytes += area->bytes;
+    fy_area_sum(area, target->sums);
+}
+
 /* There is room. */
 static void put_end(fy_registry *registry, bool is_send, const fy_end *end, const fy_area *area)
 {
@@ -336,7 +343,7 @@ static void put_end(fy_registry *registry, bool is_send, const fy_end *end, cons
     lay(registry, item, area);
     if (!is_send && registry->held[end->held].codes == FY_NONE) {
         make_destination(registry, end->held);
-        registry->targets[registry->held[end->held].destination].bytes += area->bytes;
+        fy_registry_count(registry, end->held, area);
     }
 }
 

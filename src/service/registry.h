@@ -27,6 +27,9 @@ ferry_status fy_registry_add_area(fy_registry *registry, bool is_send, uint64_t 
                                   uint32_t peer, uint32_t held, uint64_t element_bytes,
                                   uint32_t conversion, const fy_area *area, ferry_error *error);
 
+/* Of a destination that is there: runs write this area, too. */
+void fy_registry_count(fy_registry *registry, uint32_t held, const fy_area *area);
+
 /* An area of a buffer that is held, as an end that is no task. */
 ferry_status fy_registry_lay(fy_registry *registry, uint32_t held, const fy_area *area,
                              fy_end *end_out, ferry_error *error);

@@ -369,6 +369,38 @@ void case_two_buffers(rank_context *me)
     end_ground(g);
 }
 
+/* A ledger says nothing of a service that writes other bytes of the buffer, as many as they are. */
+void case_other_bytes(rank_context *me)
+{
+    enum { PART = BYTES / 4 };
+    for (unsigned place = 0; place < 4; place++) { /* the last: the same bytes */
+        ground *g = make_ground(me), *next = make_ground(me);
+        uint64_t at = place == 3 ? 0 : place * PART + PART / 2;
+        ferry_ledger *ledger = NULL;
+        must(me, send_to(me, g, 1, 0, PART, next_rank(me)));
+        must(me, receive_from(me, g, 1, 0, PART, previous_rank(me)));
+        must(me, ferry_service_schedule(g->service, &me->error));
+        fill(g->from, BYTES, 50 + me->rank);
+        must(me, ferry_service_run(g->service, NULL, &me->error));
+        must(me, ferry_service_take_ledger(g->service, &ledger, &me->error));
+        must(me, ferry_service_register_send(next->service, 1, &g->source, at, PART, next_rank(me),
+                                             &me->error));
+        must(me, ferry_service_register_receive(next->service, 1, &g->target, at, PART,
+                                                previous_rank(me), &me->error));
+        must(me, ferry_service_resume(next->service, ledger, &me->error));
+        ferry_ledger_destroy(ledger);
+        must(me, ferry_service_schedule(next->service, &me->error));
+        memset(g->to, 0, BYTES);
+        must(me, ferry_service_run(next->service, NULL, &me->error));
+        fill(next->from, BYTES, 50 + previous_rank(me));
+        unsigned char nothing[PART] = {0};
+        expect(me, memcmp(g->to + at, place == 3 ? nothing : next->from + at, PART) == 0,
+               "bytes at %llu", (unsigned long long)at);
+        end_ground(next);
+        end_ground(g);
+    }
+}
+
 /* Two ranks of different minds: both are told, and the world lives. */
 void case_differing_options(rank_context *me)
 {

@@ -54,6 +54,22 @@ void case_bind(rank_context *me)
     }
 }
 
+/* Rank 0 puts one tensor where another is: all hear of it, and keep what they have. */
+static void rebind_to_one(rank_context *me, ferry_service *service)
+{
+    ferry_tensors *same = NULL;
+    must(me, ferry_tensors_create(&same, &me->error));
+    for (uint64_t i = 0; i < 2; i++) {
+        ferry_destination at = FERRY_DESTINATION_INIT, first = FERRY_DESTINATION_INIT;
+        must(me, ferry_service_destination_at(service, i, &at, &me->error));
+        must(me, ferry_service_destination_at(service, 0, &first, &me->error));
+        must(me, ferry_tensors_add(same, at.name, &first.buffer, &me->error));
+    }
+    all_fail(me, FERRY_ERR_INVALID_INPUT, "write the same bytes",
+             ferry_service_rebind(service, NULL, me->rank == 0 ? same : NULL, &me->error));
+    ferry_tensors_destroy(same);
+}
+
 /* Other addresses on some ranks and for some tensors, with nothing planned again. */
 void case_rebind(rank_context *me)
 {
@@ -98,6 +114,10 @@ void case_rebind(rank_context *me)
     matrix_fill(me, m, 9);
     matrix_fill(me, other, 9);
     must(me, ferry_service_run(service, NULL, &me->error));
+    rebind_to_one(me, service);
+    matrix_fill(me, other, 10);
+    must(me, ferry_service_run(service, NULL, &me->error));
+    matrix_expect(me, m, (me->rank + 6) % 2 == 0, 10, "a plan that was not bound anew");
     ferry_service_destroy(service);
     matrix_free(m);
     matrix_free(other);

@@ -39,6 +39,7 @@ static const case_row cases[] = {
     {.name = "unmatched", .n_ranks = 3, .run = case_unmatched},
     {.name = "two_writers", .n_ranks = 3, .run = case_two_writers},
     {.name = "two_buffers", .n_ranks = 3, .run = case_two_buffers},
+    {.name = "other_bytes", .n_ranks = 3, .run = case_other_bytes},
     {.name = "differing_options", .n_ranks = 3, .run = case_differing_options},
     {.name = "bad_plans", .n_ranks = 3, .run = case_bad_plans},
     {.name = "queue", .n_ranks = 3, .run = case_queue},

@@ -77,6 +77,7 @@ void case_bad_boxes(rank_context *me);
 void case_unmatched(rank_context *me);
 void case_two_writers(rank_context *me);
 void case_two_buffers(rank_context *me);
+void case_other_bytes(rank_context *me);
 void case_differing_options(rank_context *me);
 void case_bad_plans(rank_context *me);
 

@@ -662,6 +662,41 @@ static void test_small_worlds(void **state)
 
 /* ---- making areas ---- */
 
+/* Byte by byte; and of what is too much for that, in two parts or as one. */
+static void test_sums(void **state)
+{
+    uint64_t seed = 17, factors[MOST_FACTORS];
+    (void)state;
+    for (int i = 0; i < 300; i++) {
+        uint32_t n_factors = random_factors(3000, factors, &seed);
+        sample s = random_sample(factors, n_factors, &seed);
+        uint64_t sums[FY_AREA_SUMS] = {0}, wanted[FY_AREA_SUMS] = {0};
+        fy_area_sum(&s.area, sums);
+        for (uint64_t k = 0; k < s.bytes; k++) {
+            uint64_t power = 1;
+            for (int p = 0; p < FY_AREA_SUMS; p++, power *= s.places[k]) {
+                wanted[p] += power;
+            }
+        }
+        check_at(memcmp(sums, wanted, sizeof sums) == 0, "sums of area %d", i);
+        cleanup(&s);
+    }
+    for (int i = 0; i < 300; i++) {
+        uint64_t begin = random_u64(&seed) >> 2, n = random_u64(&seed) >> 2;
+        uint64_t first = random_u64(&seed) % n;
+        uint64_t whole[FY_AREA_SUMS] = {0}, parts[FY_AREA_SUMS] = {0};
+        fy_area one = fy_area_flat(begin, n), head = fy_area_flat(begin, first);
+        fy_area tail = fy_area_flat(begin + first, n - first);
+        fy_area_sum(&one, whole);
+        fy_area_sum(&head, parts);
+        fy_area_sum(&tail, parts);
+        check_at(memcmp(whole, parts, sizeof whole) == 0, "sums of two parts, %d", i);
+        head.offset++;
+        fy_area_sum(&head, parts);
+        check_at(memcmp(whole, parts, sizeof whole) != 0, "sums of more, %d", i);
+    }
+}
+
 static void test_coalescing(void **state)
 {
     (void)state;
@@ -793,14 +828,23 @@ static void test_walk_of_a_huge_area(void **state)
 static int run_all(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_coalescing),   cmocka_unit_test(test_empty),
-        cmocka_unit_test(test_refused),      cmocka_unit_test(test_walk_of_a_huge_area),
-        cmocka_unit_test(test_small_worlds), cmocka_unit_test(test_rows),
-        cmocka_unit_test(test_transposes),   cmocka_unit_test(test_random_small),
-        cmocka_unit_test(test_random_large), cmocka_unit_test(test_permutations),
-        cmocka_unit_test(test_planes_apart), cmocka_unit_test(test_exchanged_rows),
-        cmocka_unit_test(test_planes),       cmocka_unit_test(test_narrow_planes),
-        cmocka_unit_test(test_spans),        cmocka_unit_test(test_entangled),
+        cmocka_unit_test(test_sums),
+        cmocka_unit_test(test_coalescing),
+        cmocka_unit_test(test_empty),
+        cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_walk_of_a_huge_area),
+        cmocka_unit_test(test_small_worlds),
+        cmocka_unit_test(test_rows),
+        cmocka_unit_test(test_transposes),
+        cmocka_unit_test(test_random_small),
+        cmocka_unit_test(test_random_large),
+        cmocka_unit_test(test_permutations),
+        cmocka_unit_test(test_planes_apart),
+        cmocka_unit_test(test_exchanged_rows),
+        cmocka_unit_test(test_planes),
+        cmocka_unit_test(test_narrow_planes),
+        cmocka_unit_test(test_spans),
+        cmocka_unit_test(test_entangled),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

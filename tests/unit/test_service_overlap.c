@@ -316,6 +316,59 @@ static void test_high_numbers(void **state)
                                      "task 9223372036854775816 from rank 2 to rank 3", NULL});
 }
 
+enum { PAIR_BYTES = 4096 };
+
+/* Number i of the buffers that pairs are made of. */
+static ferry_box whole_buffer(int i)
+{
+    return flat_box(far_memory() + (uint64_t)i * PAIR_BYTES, PAIR_BYTES, 0, PAIR_BYTES);
+}
+
+/* A destination that writes the back of a pair, and then the front, and so on. */
+static void add_pair(fy_registry *registry, uint64_t task_id, int front, int back)
+{
+    ferry_box box = whole_buffer(10 + (int)task_id); /* equal ones would be taken for one */
+    add_end(registry, false, task_id, 0, &box);
+    registry->held[registry->n_held - 1].front = whole_buffer(front).buffer;
+    registry->held[registry->n_held - 1].back = whole_buffer(back).buffer;
+}
+
+/* Each buffer of a pair is written sooner or later, and has what is valid the rest of the time. */
+static void test_pairs(void **state)
+{
+    static const struct {
+        int pairs[2][2]; /* front and back */
+        int read;        /* -1: none */
+        const char *says[3];
+    } rows[] = {
+        {{{0, 1}, {2, 3}}, 4, {NULL}},
+        {{{0, 1}, {0, 3}}, -1, {"task 1 ", "write the same bytes, once", NULL}},
+        {{{0, 1}, {2, 1}}, -1, {"task 2 ", "write the same bytes:", NULL}},
+        {{{0, 1}, {2, 0}}, -1, {"task 1 ", "has its last version", NULL}},
+        {{{0, 1}, {1, 3}}, -1, {"task 2 ", "has its last version", NULL}},
+        {{{0, 1}, {2, 3}}, 1, {"task 9 ", "reads: one", NULL}},
+        {{{0, 1}, {2, 3}}, 0, {"task 9 ", "reads, once", NULL}},
+        {{{0, 1}, {2, 3}}, 2, {"task 9 ", "reads, once", NULL}},
+        {{{0, 0}, {2, 3}}, -1, {"task 1 ", "has its last version", NULL}},
+    };
+    (void)state;
+    for (size_t r = 0; r < sizeof rows / sizeof rows[0]; r++) {
+        fy_registry registry = {0};
+        add_pair(&registry, 1, rows[r].pairs[0][0], rows[r].pairs[0][1]);
+        add_pair(&registry, 2, rows[r].pairs[1][0], rows[r].pairs[1][1]);
+        if (rows[r].read >= 0) {
+            ferry_box read = whole_buffer(rows[r].read);
+            read.buffer.bytes += 1; /* another buffer than the destination's */
+            add_end(&registry, true, 9, 0, &read);
+        }
+        if (rows[r].says[0] == NULL) {
+            expect_none(&registry, "pairs that lie apart");
+        } else {
+            expect_conflict(&registry, rows[r].says[1], rows[r].says);
+        }
+    }
+}
+
 /* Small tensors one behind the other, each its own buffer. */
 static void test_many(void **state)
 {
@@ -425,6 +478,7 @@ int main(void)
         cmocka_unit_test(test_range_through_rows),
         cmocka_unit_test(test_grid),
         cmocka_unit_test(test_high_numbers),
+        cmocka_unit_test(test_pairs),
         cmocka_unit_test(test_many),
         cmocka_unit_test(test_odd_strides),
         cmocka_unit_test(test_reads),
