@@ -92,7 +92,10 @@ typedef struct ferry_service_options {
     uint32_t paths; /* FERRY_PATH_ flags that may be used; STAGED and LOCAL always may */
     bool no_relays; /* of a bound plan: nothing is passed on by receivers */
     bool trace;     /* keep the times of batches for ferry_service_span_at */
-    /* The number of the first run, for a service that goes on from another one; default 1. */
+    /*
+     * The number of the first run, for a service that goes on from another one; default 1. The last
+     * version is UINT64_MAX - 1: what would be beyond it is FERRY_ERR_LIMIT, here and of runs.
+     */
     uint64_t first_version;
     int32_t device; /* that this rank computes on, as ferry_service_device says it; -1: the host.
                        Each buffer says where it lies itself. */

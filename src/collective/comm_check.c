@@ -92,6 +92,9 @@ static ferry_status check_offered(const ferry_mixed_comm *comm, uint32_t op, fer
             return FERRY_OK;
         }
     }
+    if (op >= FERRY_MIXED_N_OPS) {
+        return fy_fail(error, FERRY_ERR_INVALID_INPUT, "there is no operation %u", op);
+    }
     return fy_fail(error, FERRY_ERR_INVALID_INPUT,
                    "operation %u (%s) is not offered where tp is %u and dp is %u", op,
                    ferry_mixed_op_name(op), comm->program.topology.tp, comm->program.topology.dp);
@@ -114,7 +117,11 @@ ferry_status fy_mix_call_mode(const ferry_mixed_comm *comm, uint32_t op, uint64_
         }
         fy_tune_select(comm, op, piece_bytes, mode, block_lines);
     }
-    if (*mode >= FERRY_MIXED_N_MODES || comm->program.schedules[op][*mode] == NULL) {
+    if (*mode >= FERRY_MIXED_N_MODES) {
+        return fy_fail(error, FERRY_ERR_INVALID_INPUT,
+                       "there is no mode %u; get_valid_mode_list says which there are", *mode);
+    }
+    if (comm->program.schedules[op][*mode] == NULL) {
         return fy_fail(error, FERRY_ERR_INVALID_INPUT,
                        "mode %u (%s) is not offered by this topology and transport; "
                        "get_valid_mode_list says which are",

@@ -146,5 +146,12 @@ void fy_mix_far_close(fy_mix_lane *lane);
 
 /* "all-reduce of 8 elements in mode base-one" */
 const char *fy_mix_call_text(uint32_t op, uint32_t mode, uint64_t count, char *text, size_t bytes);
+/*
+ * Why two ranks are in different calls: "; rank 0 went on without call 1 of rank 1, which it
+ * refused or left out" where their numbers differ, else "".
+ */
+enum { FY_MIX_GAP_BYTES = 128 };
+const char *fy_mix_gap_text(uint32_t rank, uint64_t call, uint32_t other, uint64_t others_call,
+                            char text[FY_MIX_GAP_BYTES]);
 
 #endif

@@ -115,7 +115,7 @@ static ferry_status await(opening *o, fy_mix_group group, int64_t limit_ns,
 {
     awaited a = {.o = o, .look = look, .group = group};
     ferry_status status = fy_world_wait(o->comm->world, is_there, look_again, &a, limit_ns, error);
-    if (status == FERRY_ERR_TIMEOUT && !fy_failed(o->comm->world->failure)) {
+    if (fy_world_is_late(o->comm->world, &status, error)) {
         o->status = fy_fail(&o->why, FERRY_ERR_UNSUPPORTED, "%s did not end within %g s", what,
                             (double)limit_ns * 1e-9);
         return FERRY_OK;

@@ -37,16 +37,17 @@ static bool agrees(const fy_mix_lane *lane, const fy_mix_header *header)
 
 fy_progress fy_mix_fail_by_header(fy_mix_lane *lane, const fy_mix_header *header, uint32_t rank)
 {
-    char theirs[96], ours[96];
+    char theirs[96], ours[96], gap[FY_MIX_GAP_BYTES];
     const fy_mix_call *call = lane->call;
+    uint32_t self = lane->program->topology.world_rank;
     fy_mix_call_text(header->op, header->mode, header->count, theirs, sizeof theirs);
     fy_mix_call_text(call->op, call->mode, call->count, ours, sizeof ours);
     lane->status =
         fy_fail(&lane->error, FERRY_ERR_MISUSE,
-                "mixed collective: call %llu of rank %u is %s, but call %llu of rank %u is %s; "
+                "mixed collective: call %llu of rank %u is %s, but call %llu of rank %u is %s%s; "
                 "all ranks make the same calls in the same order",
                 (unsigned long long)header->call, rank, theirs, (unsigned long long)call->number,
-                lane->program->topology.world_rank, ours);
+                self, ours, fy_mix_gap_text(rank, header->call, self, call->number, gap));
     return FY_PROGRESS_FAILED;
 }
 

@@ -98,6 +98,20 @@ const char *fy_mix_call_text(uint32_t op, uint32_t mode, uint64_t count, char *t
     return text;
 }
 
+const char *fy_mix_gap_text(uint32_t rank, uint64_t call, uint32_t other, uint64_t others_call,
+                            char text[FY_MIX_GAP_BYTES])
+{
+    bool is_ahead = call > others_call;
+    text[0] = '\0';
+    if (call != others_call) {
+        snprintf(text, FY_MIX_GAP_BYTES,
+                 "; rank %u went on without call %llu of rank %u, which it refused or left out",
+                 is_ahead ? rank : other, (unsigned long long)(is_ahead ? others_call : call),
+                 is_ahead ? other : rank);
+    }
+    return text;
+}
+
 /* Calls put(contact's rank, its number of this rank) for every contact that is another rank. */
 static void for_contacts(ferry_mixed_comm *comm,
                          void (*put)(ferry_mixed_comm *comm, uint32_t rank, uint32_t number))
@@ -274,14 +288,16 @@ static bool read_board(const ferry_mixed_comm *comm, uint32_t rank, fy_mix_seen 
 static void break_by_board(ferry_mixed_comm *comm, uint32_t rank, const fy_mix_seen *board)
 {
     const fy_mix_call *call = &comm->state.call;
-    char theirs[96], ours[96];
+    uint32_t self = comm->program.topology.world_rank;
+    char theirs[96], ours[96], gap[FY_MIX_GAP_BYTES];
     fy_mix_call_text(board->op, board->mode, board->count, theirs, sizeof theirs);
     fy_mix_call_text(call->op, call->mode, call->count, ours, sizeof ours);
-    fy_comm_break(comm, FERRY_ERR_MISUSE,
-                  "mixed collective: call %llu of rank %u is %s, but rank %u is in call %llu, %s; "
-                  "all ranks make the same calls in the same order",
-                  (unsigned long long)board->call, rank, theirs, comm->program.topology.world_rank,
-                  (unsigned long long)call->number, ours);
+    fy_comm_break(
+        comm, FERRY_ERR_MISUSE,
+        "mixed collective: call %llu of rank %u is %s, but rank %u is in call %llu, %s%s; "
+        "all ranks make the same calls in the same order",
+        (unsigned long long)board->call, rank, theirs, self, (unsigned long long)call->number, ours,
+        fy_mix_gap_text(rank, board->call, self, call->number, gap));
 }
 
 static bool is_same(const fy_mix_seen *a, const fy_mix_seen *b)

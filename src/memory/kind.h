@@ -167,7 +167,7 @@ extern _Atomic bool fy_has_other_memory; /* some kind beside the host's was aske
 static inline ferry_status fy_buffer_check(const ferry_buffer *buffer, const char *what,
                                            ferry_error *error)
 {
-    if (buffer->kind == FERRY_MEMORY_HOST && buffer->base != NULL &&
+    if (buffer->kind == FERRY_MEMORY_HOST && buffer->device == 0 && buffer->base != NULL &&
         !atomic_load_explicit(&fy_has_other_memory, memory_order_relaxed)) {
         return FERRY_OK;
     }

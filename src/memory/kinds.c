@@ -149,7 +149,7 @@ ferry_status fy_buffer_check_slow(const ferry_buffer *buffer, const char *what, 
     fy_space said = fy_space_of(buffer);
     unsigned long long bytes = buffer->bytes;
     ferry_status status = FERRY_OK;
-    if (!fy_is_host(said)) {
+    if (!fy_is_host(said) || said.device != 0) {
         status = fy_space_check(said, what, error);
     }
     if (status != FERRY_OK || bytes == 0) {

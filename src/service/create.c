@@ -31,6 +31,12 @@ static ferry_status check_options(const ferry_service_options *options, ferry_er
                        "host",
                        options->device);
     }
+    if (options->first_version > FY_MOST_VERSION) {
+        return fy_fail(error, FERRY_ERR_LIMIT,
+                       "service options: first_version %llu is beyond the last version, %llu",
+                       (unsigned long long)options->first_version,
+                       (unsigned long long)FY_MOST_VERSION);
+    }
     enum { MOST_THREADS = 1024 };
     if (options->n_threads > MOST_THREADS) {
         return fy_fail(error, FERRY_ERR_LIMIT, "service options: %u threads are more than %d",

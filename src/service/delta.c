@@ -406,6 +406,11 @@ fy_progress fy_delta_signal(ferry_service *service, fy_channel_state *state, uin
 ferry_status ferry_service_mark_unchanged(ferry_service *service, const char *subset,
                                           ferry_error *error)
 {
+    if (service != NULL && service->request != NULL) {
+        return fy_fail(error, FERRY_ERR_MISUSE,
+                       "ferry_service_mark_unchanged: a run is under way: wait for its request "
+                       "first");
+    }
     FY_TRY(fy_check_use(service != NULL && service->registry.scheduled &&
                             service->registry.plan != NULL && service->options.delta != 0,
                         "ferry_service_mark_unchanged needs a scheduled service with the option "

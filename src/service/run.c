@@ -219,9 +219,21 @@ static void enter(ferry_service *service, bool is_ready, int64_t now_ns)
     fy_transport_hurry(service->transport, false);
 }
 
+static ferry_status check_version(const ferry_service *service, ferry_error *error)
+{
+    if (service->n_begun >= FY_MOST_VERSION) { /* all ranks are behind it together */
+        return fy_fail(error, FERRY_ERR_LIMIT,
+                       "version %llu was the last one: a service that goes on needs a smaller "
+                       "first_version",
+                       (unsigned long long)service->n_begun);
+    }
+    return FERRY_OK;
+}
+
 ferry_status fy_run_begin(ferry_service *service, ferry_error *error)
 {
     fy_run_state *run = service->run;
+    FY_TRY(check_version(service, error));
     ferry_status status = fy_transport_state(service->transport, error);
     if (status != FERRY_OK) {
         miss_everything(service);

@@ -319,6 +319,9 @@ struct ferry_service {
     ferry_service_statistics statistics;
 };
 
+/* Versions count on from it to none. */
+#define FY_MOST_VERSION (UINT64_MAX - 1)
+
 /* A run of it is under way, or waits for its turn on a queue. */
 static inline bool fy_service_is_busy(const ferry_service *service)
 {

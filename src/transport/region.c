@@ -137,8 +137,7 @@ static ferry_status alloc_symmetric(ferry_transport *transport, fy_space space, 
     ferry_region *region = NULL;
     ferry_error why = {.message = ""};
     FY_TRY(fy_transport_state(transport, error));
-    ferry_status status =
-        fy_is_host(space) ? FERRY_OK : fy_space_check(space, "ferry_region_alloc", &why);
+    ferry_status status = fy_space_check(space, "ferry_region_alloc", &why);
     FY_THEN(status, fy_region_new(transport, FY_REGION_SYMMETRIC, &region, &why));
     fy_field asked[] = {{.name = "the length of symmetric memory",
                          .value = bytes,

@@ -507,7 +507,7 @@ static ferry_status wait_entered(fy_process *process, fy_bell *bell, fy_ready_fn
     ferry_world *world = process->world;
     int64_t limit_ns = process->caller.is_patient ? -1 : process->limits.entry_ns;
     ferry_status status = fy_world_wait_on(world, bell, ready, NULL, process, limit_ns, error);
-    if (status != FERRY_ERR_TIMEOUT || fy_failed(&process->failure)) {
+    if (!fy_world_is_late(world, &status, error)) {
         return status;
     }
     pthread_mutex_lock(&process->lock);
@@ -521,7 +521,7 @@ static ferry_status wait_entered(fy_process *process, fy_bell *bell, fy_ready_fn
     pthread_mutex_unlock(&process->lock);
     status =
         fy_world_wait_on(world, bell, ready, NULL, process, process->limits.deadline_ns, error);
-    if (status == FERRY_ERR_TIMEOUT && !fy_failed(&process->failure)) {
+    if (fy_world_is_late(world, &status, error)) {
         fy_process_fail(process, status, FERRY_ANY_RANK,
                         "a collective did not end although all ranks seem to have entered it");
         return fy_failure_get(&process->failure, NULL, error);

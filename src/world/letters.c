@@ -96,11 +96,11 @@ ferry_status fy_letter_send(ferry_world *world, uint32_t to, uint64_t tag, const
     ferry_status status =
         waits ? fy_world_wait(world, has_room, look_again_ns, &way, process->limits.entry_ns, error)
               : fy_failure_get(&process->failure, NULL, error);
+    if (fy_world_is_late(world, &status, error)) {
+        return fy_fail(error, status, "rank %u takes no messages from rank %u", to, world->rank);
+    }
     if (status != FERRY_OK) {
-        return status == FERRY_ERR_TIMEOUT && !fy_failed(&process->failure)
-                   ? fy_fail(error, status, "rank %u takes no messages from rank %u", to,
-                             world->rank)
-                   : status;
+        return status;
     }
     pthread_mutex_lock(&process->lock);
     post(process, to, tag, bytes, n_bytes);
@@ -131,7 +131,13 @@ ferry_status fy_letter_receive(ferry_world *world, uint32_t from, uint64_t tag, 
 {
     fy_process *process = world->impl;
     wanted want = {.process = process, .from = from, .tag = tag};
-    FY_TRY(fy_world_wait(world, find_letter, NULL, &want, limit_ns, error));
+    ferry_status status = fy_world_wait(world, find_letter, NULL, &want, limit_ns, error);
+    if (fy_world_is_late(world, &status, error)) {
+        return fy_mail_fail_late(from, tag, limit_ns, error);
+    }
+    if (status != FERRY_OK) {
+        return status;
+    }
     fy_free(process->caller.taken);
     process->caller.taken = want.found;
     *bytes_out = want.found->bytes;

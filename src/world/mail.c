@@ -5,6 +5,7 @@
 
 #include <ferry/world.h>
 
+#include <stdio.h>
 #include <string.h>
 
 enum { FIRST_HOLES = 16, LETTERS_PER_HOLE = 2 };
@@ -124,4 +125,14 @@ void fy_mail_cleanup(fy_mail *mail)
     fy_mail_forget(mail, 0, UINT64_MAX);
     fy_free(mail->holes);
     *mail = (fy_mail){.holes = NULL};
+}
+
+ferry_status fy_mail_fail_late(uint32_t from, uint64_t tag, int64_t limit_ns, ferry_error *error)
+{
+    char who[32] = "any rank";
+    if (from != FERRY_ANY_RANK) {
+        snprintf(who, sizeof who, "rank %u", from);
+    }
+    return fy_fail(error, FERRY_ERR_TIMEOUT, "no message with tag %llu from %s within %g s",
+                   (unsigned long long)tag, who, (double)limit_ns / 1e9);
 }

@@ -2,6 +2,8 @@
 #ifndef FY_WORLD_MAIL_H
 #define FY_WORLD_MAIL_H
 
+#include "base/status.h"
+
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -54,5 +56,9 @@ fy_letter *fy_mail_take(fy_mail *mail, uint32_t from, uint64_t tag);
 /* Frees the letters with tags from first to last. */
 void fy_mail_forget(fy_mail *mail, uint64_t first, uint64_t last);
 void fy_mail_cleanup(fy_mail *mail);
+
+/* FERRY_ERR_TIMEOUT: what was waited for has not come. from: FERRY_ANY_RANK, where any could send
+ * it. */
+ferry_status fy_mail_fail_late(uint32_t from, uint64_t tag, int64_t limit_ns, ferry_error *error);
 
 #endif

@@ -363,7 +363,7 @@ ferry_status fy_node_share(ferry_world *world, int fd, int *fd_out, ferry_error 
     }
     ferry_status status =
         fy_world_wait(world, fd_is_here, NULL, &want, process->limits.entry_ns, error);
-    if (status == FERRY_ERR_TIMEOUT && !fy_failed(&process->failure)) {
+    if (fy_world_is_late(world, &status, error)) {
         fy_fail(error, status, "rank %u has not shared its memory with rank %u",
                 world->local_ranks[0], world->rank);
     }

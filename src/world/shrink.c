@@ -206,7 +206,7 @@ static ferry_status find_dead(fy_process *old, fy_process *process, ferry_error 
     for (;;) {
         ferry_status status =
             fy_world_wait(process->world, fy_process_is_tabled, NULL, process, pause_ns, error);
-        if (status != FERRY_ERR_TIMEOUT || fy_failed(&process->failure)) {
+        if (!fy_world_is_late(process->world, &status, error)) {
             return status;
         }
         uint32_t rank = has_come_after_all(old);

@@ -3,7 +3,6 @@
 
 #include "base/alloc.h"
 
-#include <stdio.h>
 #include <string.h>
 
 /* What may wait for one rank, with what each letter takes: senders never wait, so they end. */
@@ -111,13 +110,8 @@ static bool is_there(void *context)
 static ferry_status not_there(ferry_world *world, const awaited_letter *expected, int64_t limit_ns,
                               ferry_error *error)
 {
-    char who[32] = "any rank";
-    if (expected->from != FERRY_ANY_RANK) {
-        snprintf(who, sizeof who, "rank %u", expected->from);
-    }
     if (!expected->nobody_left || limit_ns == 0) {
-        return fy_fail(error, FERRY_ERR_TIMEOUT, "no message with tag %llu from %s within %g s",
-                       (unsigned long long)expected->tag, who, (double)limit_ns / 1e9);
+        return fy_mail_fail_late(expected->from, expected->tag, limit_ns, error);
     }
     if (expected->from != FERRY_ANY_RANK) {
         fy_world_fail(world, FERRY_ERR_PEER_LOST, expected->from,
@@ -147,11 +141,9 @@ ferry_status fy_threads_receive(ferry_world *world, uint32_t from, uint64_t tag,
             "rank %u waits for a message with tag %llu from itself, which it has not sent",
             world->rank, (unsigned long long)tag);
     }
-    bool too_late = status == FERRY_ERR_TIMEOUT && !fy_failed(world->failure);
-    if (too_late || (status == FERRY_OK && expected.letter == NULL)) {
+    if (fy_world_is_late(world, &status, error) ||
+        (status == FERRY_OK && expected.letter == NULL)) {
         status = not_there(world, &expected, limit_ns, error);
-    } else if (status == FERRY_ERR_TIMEOUT) {
-        status = fy_failure_get(world->failure, NULL, error);
     }
     if (status != FERRY_OK) {
         return status;

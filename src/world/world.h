@@ -262,7 +262,7 @@ static inline bool fy_world_same_node(const ferry_world *world, uint32_t rank)
  * may do work; it is called often while spinning and after every ring of this rank's bell. sleep_ns
  * (optional) says how long it may sleep at most before the next call of ready: 0 keeps it awake.
  * FERRY_ERR_TIMEOUT has no sentence: the caller knows what it waited for. A world can also have
- * failed with that status, so ask fy_failed first. FERRY_ERR_STOPPED: the world is being made, and
+ * failed with that status, so ask fy_world_is_late. FERRY_ERR_STOPPED: the world is being made, and
  * the caller wants it no more.
  */
 typedef bool (*fy_ready_fn)(void *context);
@@ -273,6 +273,21 @@ ferry_status fy_world_wait(ferry_world *world, fy_ready_fn ready, fy_sleep_fn sl
 ferry_status fy_world_wait_on(ferry_world *world, fy_bell *bell, fy_ready_fn ready,
                               fy_sleep_fn sleep_ns, void *context, int64_t limit_ns,
                               ferry_error *error);
+/*
+ * Whether such a wait ended for its limit, and the caller has to say what it waited for. Of a world
+ * that has failed, be it since the wait ended, status and sentence are the world's.
+ */
+static inline bool fy_world_is_late(const ferry_world *world, ferry_status *status,
+                                    ferry_error *error)
+{
+    if (*status != FERRY_ERR_TIMEOUT) {
+        return false;
+    }
+    *status = fy_failure_get(world->failure, NULL, error);
+    bool is_late = *status == FERRY_OK;
+    *status = is_late ? FERRY_ERR_TIMEOUT : *status;
+    return is_late;
+}
 
 /*
  * Whether a rank of which nothing was heard for so long (a deadline, say) may only be slow: its

@@ -163,6 +163,7 @@ static void refuse(scene *c, const bad_argument *bad, const call *what)
            ferry_mixed_op_name(what->op), ferry_status_name(status),
            status == FERRY_OK ? "" : me->error.message);
     expect(me, strlen(me->error.message) > 10, "%s has no sentence", bad->name);
+    expect(me, strstr(me->error.message, "()") == NULL, "%s: %.300s", bad->name, me->error.message);
     status =
         ferry_mixed_comm_start(c->comm, a.op, a.in, a.out, a.mode, a.queue, &request, &me->error);
     expect(me, status == bad->status && request == NULL, "%s: start: %s", bad->name,
@@ -223,8 +224,31 @@ void case_refused_alone(rank_context *me)
     scene_drop(&c);
 }
 
+/* A rank that is refused goes on: all hear which call it went on without. */
+static void expect_gap(rank_context *me)
+{
+    uint64_t random = seed_of(me, 25, 0, 0);
+    shape s = shape_of(1, me->n_ranks, 1, 1);
+    ferry_mixed_comm_options options = scene_options(me, &s, FERRY_F32, &random);
+    scene c;
+    scene_open(&c, me, &s, &options);
+    call what = {.op = c.ops[0], .mode = c.modes[0], .rows = 3, .columns = 8};
+    tensors t = scene_tensors(&c, &what);
+    ferry_mixed_tensor wrong = t.out;
+    wrong.columns++;
+    if (me->rank == 0) {
+        must_fail(
+            me, FERRY_ERR_INVALID_INPUT, "output",
+            ferry_mixed_comm_run(c.comm, what.op, &t.in, &wrong, what.mode, NULL, &me->error));
+    }
+    must_fail(me, FERRY_ERR_MISUSE, "rank 0 went on without call 1 of rank ",
+              ferry_mixed_comm_run(c.comm, what.op, &t.in, &t.out, what.mode, NULL, &me->error));
+    scene_drop(&c);
+}
+
 void case_bad_calls(rank_context *me)
 {
+    expect_gap(me);
     uint64_t random = seed_of(me, 22, me->n_ranks, 0);
     uint32_t n = me->n_ranks;
     shape all_tp = shape_of(n, 1, n, 1), all_dp = shape_of(1, n, 1, 1);

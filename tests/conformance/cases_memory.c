@@ -202,6 +202,15 @@ void case_memory(rank_context *me)
               ferry_memory_alloc(me->transport, FERRY_MEMORY_HOST, 0, 0, &none, &me->error));
     must_fail(me, FERRY_ERR_MISUSE, "device 1",
               ferry_memory_alloc(me->transport, FERRY_MEMORY_HOST, 1, 1, &none, &me->error));
+    must_fail(
+        me, FERRY_ERR_MISUSE, "device 3",
+        ferry_region_alloc(me->transport, FERRY_MEMORY_HOST, 3, 1, &none.registration, &me->error));
+    none = ferry_buffer_of(base_of(target), 1);
+    none.device = 5;
+    must_fail(
+        me, FERRY_ERR_MISUSE, "device 5",
+        ferry_transport_put(me->transport, next_rank(me), target, 0, &none, NULL, &me->error));
+    none = ferry_buffer_of(NULL, 0);
     must_fail(me, FERRY_ERR_UNSUPPORTED, "cuda",
               ferry_memory_alloc(NULL, FERRY_MEMORY_CUDA, 0, 1, &none, &me->error));
     expect(me, none.base == NULL, "a failed call wrote its output");

@@ -176,8 +176,29 @@ static void wrong_kinds(rank_context *me, ferry_region *region, ferry_region *wo
               ferry_transport_flush(me->transport, next_rank(me), queue, &me->error));
 }
 
+/* What does not come in time is said, whatever the world is made of. */
+static void receive_in_vain(rank_context *me)
+{
+    static const double limits[] = {0, 1e-300, 1e-3};
+    const void *bytes;
+    size_t n_bytes;
+    char says[96];
+    for (uint32_t i = 0; i < 2 * COUNT_OF(limits); i++) {
+        bool is_any = i % 2 != 0;
+        uint32_t tag = 4000 + i; /* of its own: what an earlier call said is not taken for its */
+        snprintf(says, sizeof says,
+                 is_any ? "no message with tag %u from any rank within "
+                        : "no message with tag %u from rank %u within ",
+                 tag, next_rank(me));
+        must_fail(me, FERRY_ERR_TIMEOUT, says,
+                  ferry_world_receive(me->world, is_any ? FERRY_ANY_RANK : next_rank(me), tag,
+                                      limits[i / 2], &bytes, &n_bytes, NULL, &me->error));
+    }
+}
+
 void case_misuse(rank_context *me)
 {
+    receive_in_vain(me);
     ferry_region *region = alloc_region(me, BYTES);
     ferry_region *words = alloc_region(me, 64);
     null_handles(me, region);

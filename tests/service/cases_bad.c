@@ -70,6 +70,37 @@ static void expect_nothing_after_end(rank_context *me, ground *g)
     must_fail(me, FERRY_ERR_MISUSE, NULL, ferry_service_finalize(g->service, e));
 }
 
+/* Versions end before they are 0 again, which is none. */
+static void expect_last_version(rank_context *me)
+{
+    service_setup setup;
+    ferry_error *e = &me->error;
+    ferry_service *service = NULL;
+    ferry_request *request = NULL;
+    setup_init(me, &setup, "");
+    setup.options.first_version = UINT64_MAX;
+    must_fail(me, FERRY_ERR_LIMIT, "first_version 18446744073709551615",
+              ferry_service_create(me->world, &setup.options, &service, e));
+    setup.options.first_version = UINT64_MAX - 2;
+    service = open_service(me, &setup.options);
+    must(me, ferry_service_schedule(service, e));
+    for (uint64_t version = UINT64_MAX - 2; version < UINT64_MAX; version++) {
+        must(me, ferry_service_run(service, NULL, e));
+        expect(me, ferry_service_version(service) == version, "version %llu",
+               (unsigned long long)ferry_service_version(service));
+    }
+    must_fail(me, FERRY_ERR_LIMIT, "was the last one", ferry_service_run(service, NULL, e));
+    e->message[0] = '\0';
+    must_fail(me, FERRY_ERR_LIMIT, "was the last one",
+              ferry_service_start(service, NULL, &request, e));
+    expect(me,
+           ferry_service_version(service) == UINT64_MAX - 1 &&
+               ferry_service_next_version(service) == UINT64_MAX,
+           "next %llu", (unsigned long long)ferry_service_next_version(service));
+    must(me, ferry_service_clear_requests(service, e));
+    ferry_service_destroy(service);
+}
+
 void case_bad_calls(rank_context *me)
 {
     service_setup setup;
@@ -107,6 +138,7 @@ void case_bad_calls(rank_context *me)
     expect_well(me, g);
     expect_nothing_after_end(me, g);
     end_ground(g);
+    expect_last_version(me);
     ferry_request_destroy(NULL);
     ferry_tensors_destroy(NULL);
     ferry_ledger_destroy(NULL);
@@ -183,8 +215,9 @@ void case_bad_registrations(rank_context *me)
     ground *g = make_ground(me);
     ferry_error *e = &me->error;
     ferry_buffer none = ferry_buffer_of(NULL, BYTES);
-    ferry_buffer device = g->source;
+    ferry_buffer device = g->source, third = g->source;
     device.kind = FERRY_MEMORY_CUDA;
+    third.device = 3;
     must_fail(me, FERRY_ERR_INVALID_INPUT, "1", send_to(me, g, 1, 0, 0, 0));
     must_fail(me, FERRY_ERR_INVALID_INPUT, NULL, receive_from(me, g, 1, 0, 0, 0));
     must_fail(me, FERRY_ERR_INVALID_INPUT, NULL, send_to(me, g, 1, 1, BYTES, 0));
@@ -200,6 +233,8 @@ void case_bad_registrations(rank_context *me)
               ferry_service_register_send(g->service, 1, NULL, 0, 8, 0, e));
     must_fail(me, FERRY_ERR_MISUSE, NULL,
               ferry_service_register_receive(NULL, 1, &g->target, 0, 8, 0, e));
+    must_fail(me, FERRY_ERR_MISUSE, "no device 3 of kind host",
+              ferry_service_register_send(g->service, 1, &third, 0, 8, 0, e));
     must_fail(me, device_kind() == FERRY_MEMORY_CUDA ? FERRY_ERR_MISUSE : FERRY_ERR_UNSUPPORTED,
               "cuda", ferry_service_register_send(g->service, 1, &device, 0, 8, 0, e));
     must(me, send_to(me, g, 1, 0, 8, 0));

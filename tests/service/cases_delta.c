@@ -239,7 +239,12 @@ static void marked_wrongly(rank_context *me)
     must(me, ferry_service_run(service, NULL, &me->error));
     matrix_fill(me, m, 2);
     must(me, ferry_service_mark_unchanged(service, NULL, &me->error));
-    all_fail(me, FERRY_ERR_DIGEST, "left the source", ferry_service_run(service, NULL, &me->error));
+    ferry_request *request = NULL;
+    must(me, ferry_service_start(service, NULL, &request, &me->error));
+    must_fail(me, FERRY_ERR_MISUSE, "a run is under way",
+              ferry_service_mark_unchanged(service, NULL, &me->error));
+    all_fail(me, FERRY_ERR_DIGEST, "left the source", ferry_request_wait(request, &me->error));
+    ferry_request_destroy(request);
     must(me, ferry_service_mark_unchanged(service, NULL, &me->error));
     must(me, ferry_service_run(service, NULL, &me->error));
     matrix_expect(me, m, 0, 2, "marked after a run that failed");
