@@ -14,6 +14,7 @@ from typing import (
     Callable,
     Dict,
     Generic,
+    Iterable,
     Iterator,
     List,
     Mapping,
@@ -28,6 +29,7 @@ from typing import (
 
 from . import _ferry, _publish
 from ._errors import Different, Error, FileError
+from ._given import patterns
 from ._plan import json_text
 from ._repr import fields, never_raises
 from ._side import Side
@@ -242,7 +244,7 @@ def reshard(
     to: Union[Path, Mapping[str, Any], Side, Checkpoint],
     dst: Optional[Path] = None,
     *,
-    subset: Optional[str] = None,
+    subset: Union[None, str, Iterable[str]] = None,
     cast: Any = None,
     quantize: Optional[str] = None,
     dequantize: Union[bool, str, None] = None,
@@ -263,7 +265,7 @@ def reshard(
     boxes, or a sharded checkpoint, whose layout is used. ``dst`` must not exist; it appears when everything is written
     and synced, and after a failure it does not exist.
 
-    ``subset`` takes only tensors whose names match a pattern; ``cast`` is the new dtype of
+    ``subset`` takes only tensors whose names match a pattern, or one of a list; ``cast`` is the new dtype of
     floating-point tensors (``"bf16"``, ``torch.bfloat16``), but not of scales. ``quantize`` is a format such as
     ``"f8e4m3:128x128"``, ``"mxfp8"`` or ``"nvfp4"``: the matrices of linear modules, or those that
     fit the patterns behind ``=``, become codes with a scale for each block, in a tensor beside
@@ -304,7 +306,7 @@ def reshard(
     checkpoint = src if isinstance(src, Checkpoint) else inspect(src)
     with _target(to) as target:
         report = _ferry.reshard(
-            checkpoint._handle, target, dst, subset, cast, quantize, _format(dequantize),
+            checkpoint._handle, target, dst, patterns(subset), cast, quantize, _format(dequantize),
             part_bytes, memory_cap, threads, resume, dry_run, _told(progress),
             onto, names, config,
         )  # fmt: skip
@@ -368,7 +370,7 @@ def verify(
     a: Union[Path, Checkpoint],
     b: Union[Path, Checkpoint],
     *,
-    subset: Optional[str] = None,
+    subset: Union[None, str, Iterable[str]] = None,
     cast: Any = None,
     quantize: Optional[str] = None,
     dequantize: Union[bool, str, None] = None,
@@ -392,7 +394,7 @@ def verify(
     found: Optional[Dict[str, int]] = {} if digests else None
     try:
         totals = _ferry.verify(
-            sides[0]._handle, sides[1]._handle, subset, cast, quantize, _format(dequantize),
+            sides[0]._handle, sides[1]._handle, patterns(subset), cast, quantize, _format(dequantize),
             memory_cap, threads, found, _told(progress),
         )  # fmt: skip
     except Different as error:

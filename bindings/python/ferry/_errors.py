@@ -303,4 +303,8 @@ def text(name: str, value: Optional[str]) -> Optional[str]:
     """A text that the library can take, or none."""
     if value is not None and (not isinstance(value, str) or "\0" in value):
         raise InvalidInput(f"{name} is {value!r}: give a text without zero bytes")
+    try:
+        (value or "").encode()
+    except UnicodeEncodeError:
+        raise InvalidInput(f"{name} is {value!r}: give a text without halves of surrogates") from None
     return value

@@ -3,6 +3,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
+import fcntl
 import itertools
 import json
 import mmap
@@ -36,7 +39,8 @@ _WORDS = {
     "i16": ("I16", "int16"), "i8": ("I8", "int8"), "u64": ("U64", "uint64"),
     "u32": ("U32", "uint32"), "u16": ("U16", "uint16"), "u8": ("U8", "uint8"),
     "bool": ("BOOL", "bool"), "f8e4m3": ("F8_E4M3", "float8_e4m3fn"),
-    "f8e5m2": ("F8_E5M2", "float8_e5m2"),
+    "f8e5m2": ("F8_E5M2", "float8_e5m2"), "f8e8m0": ("F8_E8M0", "float8_e8m0fnu"),
+    "c64": ("C64", "complex64"),
 }  # fmt: skip
 _PART_BYTES = 5_000_000_000
 _LAYOUT = "ferry.layout.json"
@@ -298,6 +302,7 @@ def load(
     """
     checkpoint = path if isinstance(path, Checkpoint) else inspect(path)
     targets = [_Target(name, tensor) for name, tensor in named_tensors(tensors)]
+    _check_apart(targets)
     jobs: List[Tuple[_Target, List[Feed]]] = []
     wanted: Set[str] = set()
     for target in targets:
@@ -310,6 +315,45 @@ def load(
         n_bytes += _fill(target, feeds, reader)
     unused = tuple(name for name in checkpoint.names() if name not in wanted)
     return LoadResult(len(targets), n_bytes, unused)
+
+
+def _check_apart(targets: Sequence[_Target]) -> None:
+    """Raises where two tensors would be written to the same bytes. Of tensors with gaps, between
+    whose elements another may have its own, only the same view twice is found."""
+    rows: List[Tuple[int, int, str]] = []
+    views: Dict[Any, str] = {}
+    for target in targets:
+        first, n_bytes, is_row, view = _memory_of(target.local)
+        other = views.setdefault(view, target.name) if n_bytes else target.name
+        if other != target.name:
+            raise _not_apart(other, target.name)
+        if n_bytes and is_row:
+            rows.append((first, first + n_bytes, target.name))
+    rows.sort()
+    for before, after in zip(rows, rows[1:]):
+        if after[0] < before[1]:
+            raise _not_apart(before[2], after[2])
+
+
+def _not_apart(first: str, second: str) -> InvalidInput:
+    return InvalidInput(
+        f'tensor "{first}" and tensor "{second}" share memory, and each would be written over the '
+        "other: leave one of them out",
+        tensor=first,
+    )
+
+
+def _memory_of(local: Any) -> Tuple[int, int, bool, Any]:
+    """Where it begins, its bytes, whether they lie in one row, and what only the same view has."""
+    if _is_torch(local):
+        first, strides, is_row = local.data_ptr(), local.stride(), local.is_contiguous()
+        where = (str(local.device), str(local.dtype))
+        n_bytes = local.numel() * local.element_size()
+        is_row = is_row and local.device.type == "cpu"
+    else:
+        first, strides, is_row = local.ctypes.data, local.strides, local.flags.c_contiguous
+        where, n_bytes = ("numpy", str(local.dtype)), local.nbytes
+    return first, n_bytes, is_row, (first, tuple(local.shape), tuple(strides), where)
 
 
 # A box of a tensor of the checkpoint: its name, where it begins, how long it is, and where it lies.
@@ -435,11 +479,13 @@ def save(
     """Writes tensors of torch or numpy to a folder, a logical checkpoint. Returns their bytes.
 
     The folder must not exist; it appears when everything is written and synced. Files hold at most
-    ``part_bytes`` of tensors, unless one tensor has more.
+    ``part_bytes`` of tensors, unless one tensor has more. Of ranks that all have the same, one saves:
+    while a folder is being written, others that would write it are refused.
 
     :func:`ferry.reshard` writes it in other layouts.
     """
     for name, tensor in named_tensors(tensors):
+        _check_name(name)
         if hasattr(tensor, "placements"):
             raise InvalidInput(
                 f'tensor "{name}" is a DTensor: save_from() writes what each rank has', tensor=name
@@ -454,6 +500,15 @@ def save(
         raise InvalidInput("metadata is no dict of texts with texts, which is all that files take")
     with _Folder(path) as folder:
         return _write_logical(folder, tensors, metadata or {}, part_bytes)
+
+
+def _check_name(name: str) -> None:
+    if name == "__metadata__":
+        raise InvalidInput(
+            'tensor "__metadata__" has the name under which the files keep their metadata: give it '
+            "another",
+            tensor=name,
+        )
 
 
 def _write_logical(
@@ -478,43 +533,129 @@ def _write_text(folder: str, name: str, text: str) -> None:
         file.write(text)
 
 
+@contextlib.contextmanager
+def _writing(path: str, what: str = "written") -> Iterator[None]:
+    """What the system refuses is said of the folder that the caller has named."""
+    try:
+        yield
+    except Error:
+        raise
+    except OSError as error:
+        raise of_file(path, error, what) from None
+
+
+def _is_file_name(given: str) -> bool:
+    try:
+        os.fsencode(given)
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+# What a file system without locks says.
+_NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP, errno.EINVAL)
+
+
 class _Folder:
-    """A folder beside the wanted one, which takes its name when all is in it."""
+    """A folder beside the wanted one, which takes its name when all is in it.
+
+    A lock, on a file beside both, keeps others off while it is written, in this process too. What a
+    process has left that died is removed by the next."""
 
     def __init__(self, path: Path) -> None:
-        self.path = os.fsdecode(path)
-        self.partial = os.path.join(
-            os.path.dirname(self.path), f".{os.path.basename(self.path)}.ferry-saving"
-        )
+        given = os.fsdecode(path)
+        if not given or "\0" in given or not _is_file_name(given):
+            raise InvalidInput(f"{given!r}: cannot be created: give the name of a folder")
+        self.path = given.rstrip("/") or "/"
+        hidden = f".{os.path.basename(self.path)}.ferry-saving"
+        self.partial = os.path.join(os.path.dirname(self.path), hidden)
+        self._lock_path = self.partial + "-lock"
+        self._lock: Optional[int] = None
+        self._is_made = False
 
     def __enter__(self) -> str:
         self.make()
         return self.partial
 
     def make(self) -> None:
+        try:
+            self._check_absent()
+            with _writing(self.path, "created"):
+                has_lock = self._take_lock()
+                self._check_absent()  # another may just have finished
+                if has_lock:
+                    shutil.rmtree(self.partial, ignore_errors=True)
+                elif os.path.lexists(self.partial):  # which then is the lock
+                    raise self._taken(f", or has left {self.partial}: remove that where none is")
+                os.mkdir(self.partial)
+                self._is_made = True
+        except BaseException:
+            self.give_up()
+            raise
+
+    def _check_absent(self) -> None:
         if os.path.lexists(self.path):
             raise FileError(f"{self.path}: exists already; remove it, or give another name")
-        try:
-            shutil.rmtree(self.partial, ignore_errors=True)
-            os.mkdir(self.partial)
-        except OSError as error:
-            raise of_file(self.path, error, "created") from None
-        except ValueError as error:  # a zero byte in the path
-            raise InvalidInput(f"{self.path!r}: cannot be created: {error}") from None
+
+    def _taken(self, more: str = "") -> FileError:
+        return FileError(
+            f"{self.path}: another save is writing it{more}; let one rank save, or give each a "
+            "folder of its own"
+        )
+
+    def _take_lock(self) -> bool:
+        """Whether there are locks at all."""
+        while True:
+            self._lock = os.open(self._lock_path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+            try:
+                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                os.close(self._lock)
+                self._lock = None
+                if error.errno in _NO_LOCKS:
+                    with contextlib.suppress(OSError):
+                        os.unlink(self._lock_path)
+                    return False
+                if isinstance(error, BlockingIOError):
+                    raise self._taken() from None
+                raise
+            with contextlib.suppress(FileNotFoundError):
+                if os.path.samestat(os.fstat(self._lock), os.lstat(self._lock_path)):
+                    return True
+            os.close(self._lock)  # its owner has removed it meanwhile
 
     def finish(self) -> None:
-        descriptor = os.open(self.partial, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-        os.rename(self.partial, self.path)
+        with _writing(self.path):
+            descriptor = os.open(self.partial, os.O_RDONLY)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+            self._check_absent()
+            os.rename(self.partial, self.path)
+            self._is_made = False
+        self.give_up()
 
-    def __exit__(self, kind: object, error: object, trace: object) -> None:
-        if kind is None:
-            self.finish()
-        else:
+    def give_up(self) -> None:
+        """Removes what is not finished, and lets others write. May be called more than once."""
+        if self._is_made:
             shutil.rmtree(self.partial, ignore_errors=True)
+        self._is_made = False
+        if self._lock is not None:
+            with contextlib.suppress(OSError):
+                os.unlink(self._lock_path)
+            os.close(self._lock)
+        self._lock = None
+
+    def __exit__(self, kind: object, error: Any, trace: object) -> None:
+        try:
+            if kind is None:
+                self.finish()
+            else:
+                with _writing(self.path):
+                    raise error
+        finally:
+            self.give_up()
 
 
 # ---- modules ----
@@ -532,11 +673,23 @@ def _state_of(model: Any) -> Dict[str, Any]:
     for name, tensor in model.state_dict(keep_vars=True).items():
         if not _is_torch(tensor) or name in tied:
             continue
-        key = id(tensor)
+        _check_name(name)
+        key = _memory_of(tensor)[3] if _is_plain(tensor) else id(tensor)
         if key not in seen:
             seen[key] = name
             found[name] = tensor
     return found
+
+
+def _is_plain(tensor: Any) -> bool:
+    """Whether it has memory by which it is known: a parameter that shares it is the same tensor."""
+    torch = sys.modules["torch"]
+    return (
+        type(tensor) in (torch.Tensor, torch.nn.Parameter)
+        and tensor.layout == torch.strided
+        and not tensor.is_meta
+        and tensor.numel() != 0
+    )
 
 
 def _names_of(model: Any, config: Any) -> Optional["Names"]:
@@ -607,7 +760,8 @@ def save_from(model: Any, path: Path, *, config: Any = None, world: Any = None) 
     A module without DTensors becomes a logical checkpoint. With DTensors the call is collective:
     each rank writes what it has, and the folder is a sharded checkpoint, which
     ``ferry.reshard(path, "hf", other)`` makes logical. The folder must not exist; it appears when
-    all ranks have written.
+    all ranks have written. Where each rank has the whole module, as with data parallelism, one of
+    them saves.
     """
     state = _state_of(model)
     config = getattr(model, "config", None) if config is None else config
@@ -648,13 +802,17 @@ def _save_sharded(state: Mapping[str, Any], path: Path, config: Any, world: Any,
         if own.rank in layout["ranks"]:
             place = layout["ranks"].index(own.rank)
             file = os.path.join(folder.partial, f"rank-{place:05d}.safetensors")
-            written[0] = _write_file(file, local, {})
+            with _writing(folder.path):
+                written[0] = _write_file(file, local, {})
         return b""
 
     def finish() -> bytes:
         if own.rank == 0:
-            _write_config(folder.partial, config)
-            _write_text(folder.partial, _LAYOUT, json.dumps({"format": "ferry.layout/1", **layout}))
+            with _writing(folder.path):
+                _write_config(folder.partial, config)
+                _write_text(
+                    folder.partial, _LAYOUT, json.dumps({"format": "ferry.layout/1", **layout})
+                )
             folder.finish()
         return b""
 
@@ -664,9 +822,8 @@ def _save_sharded(state: Mapping[str, Any], path: Path, config: Any, world: Any,
             raise InvalidInput("ranks have different models: their layouts differ")
         agree(own, write)
         agree(own, finish)
-    except Error:
-        if own.rank == 0:
-            shutil.rmtree(folder.partial, ignore_errors=True)
+    except BaseException:
+        folder.give_up()
         raise
     return written[0]
 

@@ -3,15 +3,47 @@
 
 from __future__ import annotations
 
-from typing import Any, List, Mapping, Tuple
+from typing import Any, Iterable, List, Mapping, Optional, Tuple, Union
 
-from ._errors import InvalidInput
+from ._errors import InvalidInput, text
 
 
 def name_of(name: object) -> str:
     if not isinstance(name, str):
         raise InvalidInput(f"{name!r} is no name of a tensor: names are text")
+    if "\0" in name or not _is_unicode(name):
+        raise InvalidInput(
+            f"{name!r} is no name of a tensor: names have no zero bytes and no halves of surrogates"
+        )
     return name
+
+
+def _is_unicode(name: str) -> bool:
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def patterns(subset: Union[None, str, Iterable[str]]) -> Optional[str]:
+    """The library's list of patterns, of a text or of several."""
+    if subset is None or isinstance(subset, str):
+        return text("subset", subset)
+    try:
+        given = list(subset)
+    except TypeError:
+        raise InvalidInput(
+            f"subset is of type {type(subset).__name__}: give a pattern, or a list of them"
+        ) from None
+    if not given:
+        raise InvalidInput("subset is an empty list: give names or patterns, or None for all")
+    for one in given:
+        if not isinstance(one, str) or not one or "," in one:
+            raise InvalidInput(
+                f"subset has the entry {one!r}: entries are names or patterns, without commas"
+            )
+    return text("subset", ",".join(given))
 
 
 def named_tensors(tensors: object) -> List[Tuple[str, Any]]:

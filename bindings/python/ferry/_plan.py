@@ -13,6 +13,7 @@ from typing import Any, Dict, Iterable, Iterator, List, Mapping, NamedTuple, Opt
 
 from . import _ferry, _publish
 from ._errors import InvalidInput
+from ._given import patterns
 from ._repr import fields, never_raises
 from ._side import Side
 
@@ -76,6 +77,10 @@ class Spec:
         if isinstance(source, Plan):
             raise InvalidInput(
                 "a plan is given where a spec is wanted: give the spec that the plan was made of"
+            )
+        if isinstance(source, Mapping) and not source:
+            raise InvalidInput(
+                'the spec is empty: it lacks "format", "tensors", "source" and "destination"'
             )
         if isinstance(source, Mapping) and not {"format", "tensors", "model"}.intersection(source):
             raise InvalidInput(
@@ -609,14 +614,15 @@ def plan(
     spec: Union[Spec, Mapping[str, Any], Path],
     *,
     replica: str = "balanced",
-    subset: Optional[str] = None,
+    subset: Union[None, str, Iterable[str]] = None,
     lost_ranks: Iterable[int] = (),
 ) -> Plan:
     """Makes the plan of a spec: a :class:`Spec`, a dict, JSON text, or the path of a file.
 
     ``replica`` chooses the sender where several ranks hold the same bytes: ``"balanced"`` so that
     the busiest sender sends as little as possible, ``"seed"`` by Megatron-Core's rule. ``subset``
-    is a pattern (``*`` any text, ``?`` one byte): only destination tensors that match it. Ranks in
+    is a pattern (``*`` any text, ``?`` one byte), or a list of them: only destination tensors that
+    match. Ranks in
     ``lost_ranks`` neither send nor receive; if only they held some data, the call raises
     :class:`InvalidPlan`, with the tensor, the slice and the ranks as attributes.
 
@@ -634,7 +640,7 @@ def plan(
     {(0, 0): 16, (0, 1): 16, (1, 2): 16, (1, 3): 16}
     """
     lost = [_rank(rank, "an entry of lost_ranks") for rank in lost_ranks]
-    return Plan(_ferry.plan_create(_spec_of(spec)._handle, replica, subset, lost))
+    return Plan(_ferry.plan_create(_spec_of(spec)._handle, replica, patterns(subset), lost))
 
 
 def _of_model(
@@ -703,6 +709,8 @@ def _exchanged(base: Any, sides: List[Optional[Side]], exchange: Any) -> "_ferry
 def _spec_of(spec: Union[Spec, Mapping[str, Any], Path]) -> Spec:
     if isinstance(spec, Spec):
         return spec
+    if spec is None:
+        raise InvalidInput("the spec is None: give a ferry.Spec, a dict, JSON text, or a path")
     # No path begins with a brace, or it is given as ./{...
     if isinstance(spec, str) and not spec.lstrip().startswith("{"):
         return Spec(path=spec)

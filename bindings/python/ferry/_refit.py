@@ -39,6 +39,7 @@ Watched = Callable[[], Mapping[str, Any]]
 PART_IDS = 1 << 40
 
 _SIDES = ("source", "destination")
+_REGISTER_AGAIN = "register it again, or rebind it"
 _WORDS = ("tensor", "parameter")  # what a rank has of a mesh, and of a side in boxes
 
 
@@ -197,8 +198,10 @@ def _missing(
     names = ", ".join(f'"{one}"' for one in list(given)[:3])
     more = f", and {len(given) - 3} more" if len(given) > 3 else ""
     there = f"; given are {names}{more}" if names else "; nothing is given"
+    there = "" if name in given else there
+    what = "is None" if name in given else "is missing"
     return InvalidInput(
-        f'{_SIDES[side]} {_WORDS[in_boxes]} "{name}" on rank {rank} is missing: '
+        f'{_SIDES[side]} {_WORDS[in_boxes]} "{name}" on rank {rank} {what}: '
         f"{_expected(shard)}{there}",
         tensor=name,
         ranks=(rank,),
@@ -273,7 +276,7 @@ class Refit:
         spec: Any,
         *,
         world: Optional["World"] = None,
-        subset: Optional[str] = None,
+        subset: Union[None, str, Iterable[str]] = None,
         replica: str = "balanced",
         progress: Optional[Callable[[Any], Any]] = None,
         watched: Sequence[Watched] = (),
@@ -520,7 +523,11 @@ class Refit:
                         "prepare it again",
                         tensor=name,
                     )
-        self.service._own().check_memory()
+        try:
+            self.service._own().check_memory()
+        except InvalidInput as error:  # which speaks of registering, as a service's user does
+            sentence = str(error).replace(_REGISTER_AGAIN, "make another Refit")
+            raise InvalidInput(sentence, tensor=error.tensor, ranks=error.ranks) from None
         return b""
 
     def _compare(self, looked: Sequence[bytes]) -> None:
@@ -797,7 +804,7 @@ def refit(
     spec: Any,
     *,
     world: Optional["World"] = None,
-    subset: Optional[str] = None,
+    subset: Union[None, str, Iterable[str]] = None,
     replica: str = "balanced",
     progress: Optional[Callable[[Any], Any]] = None,
     **options: "Unpack[RefitOptions]",

@@ -15,6 +15,7 @@ from typing import (
 
 from . import _ferry, _publish, _world
 from ._errors import Error, InvalidInput, Misuse, number, text
+from ._given import patterns
 from ._repr import fields, never_raises, of_type
 
 if TYPE_CHECKING:
@@ -539,7 +540,7 @@ class RemoteCopyService:
         spec: Union["Spec", Mapping[str, Any], str, "os.PathLike[str]"],
         *,
         replica: str = "balanced",
-        subset: Optional[str] = None,
+        subset: Union[None, str, Iterable[str]] = None,
         min_size: int = 0,
     ) -> Recovery:
         """After a failed run or schedule: makes the service work again. Collective over the
@@ -564,7 +565,7 @@ class RemoteCopyService:
         try:  # what is wrong here all ranks must hear
             made = _spec_of(spec)
             min_size = number("min_size", min_size)
-            replica, subset = text("replica", replica) or "", text("subset", subset)
+            replica, subset = text("replica", replica) or "", patterns(subset)
         except BaseException as error:
             refused, replica, subset = error, "", None
             min_size = min_size if isinstance(min_size, int) and 0 <= min_size < 1 << 32 else 0

@@ -211,6 +211,43 @@ def refused(rank, size):
     return found
 
 
+def tied(rank, size):
+    """A head that is the embedding: of plain tensors, and of DTensors, of which a rank may have
+    nothing. Then which sentences tell of two that are not one at the source, and of modules."""
+    mesh = mesh_of(range(size), size)
+    found = []
+    for rows in (6, 1):  # of one row only the first rank has something
+        full = torch.arange(rows * 4.0).reshape(rows, 4) + 1
+        plain, cut = full.clone(), distribute_tensor(full, mesh, [Shard(0)])
+        for old, new in ((plain, torch.zeros_like(full)),
+                         (plain, distribute_tensor(torch.zeros_like(full), mesh, [Shard(0)])),
+                         (cut, torch.zeros_like(full)),
+                         (cut, distribute_tensor(torch.zeros_like(full), mesh, [Shard(1)]))):
+            for source in ({"embed": old, "head": old}, {"embed": old}, {"head": old}):
+                adapter.refit(source, {"embed": new, "head": new})
+                whole = new.full_tensor() if hasattr(new, "full_tensor") else new
+                found.append(bool(torch.equal(whole, full)))
+                (new.to_local() if hasattr(new, "to_local") else new).zero_()
+    # One tensor on rank 0 alone: rank 1 has two, and both are written.
+    other = torch.zeros(6, 4) if rank else new_of(6)
+    own = {"embed": other, "head": torch.zeros(6, 4) if rank else other}
+    both = new_of(6)
+    adapter.refit({"embed": both, "head": both}, own)
+    found.append(bool(torch.equal(own["embed"], both) and torch.equal(own["head"], both)))
+    said = []
+    for source in ({"embed": torch.ones(6, 4), "head": torch.ones(6, 4)}, torch.nn.Linear(2, 2)):
+        new = torch.zeros(6, 4)
+        try:
+            adapter.refit(source, {"embed": new, "head": new})
+        except ferry.InvalidInput as error:
+            said.append(str(error))
+    return found, said
+
+
+def new_of(rows):
+    return torch.arange(rows * 4.0).reshape(rows, 4) - 5
+
+
 def specs(rank, size):
     mesh = mesh_of([0, 1], 2)
     rows = distribute_tensor(torch.ones(4, 6), mesh, [Shard(0)])
@@ -220,7 +257,7 @@ def specs(rank, size):
     return found
 
 
-TWO = ("random_refits", "refused", "specs")
+TWO = ("random_refits", "refused", "specs", "tied")
 FOUR = ("random_refits", "strided_refits", "other_orders", "several_meshes")
 
 
@@ -247,7 +284,14 @@ class TwoRanks(unittest.TestCase):
         self.assertIn("no rank has it as a source", first[1][1])
         self.assertIn("[4, 4] of f32 on rank 0, but [4, 5] of f32 on rank 1", first[2][1])
         self.assertIn("of f64 at the source", first[3][1])
+        self.assertIn("cast the source's first", first[3][1])
         self.assertIn('source tensor "w" on rank 1 is missing', second[4][1])
+
+    def test_tied_tensors(self):
+        for found, said in (one["tied"] for one in self.found):
+            self.assertEqual(found, [True] * 25)
+            self.assertIn('tied: the destination\'s "embed" and "head" are one tensor, and two on', said[0])
+            self.assertIn("a state dict is of type Linear", said[1])
 
     def test_layout_and_spec(self):
         for found in self.found:

@@ -30,6 +30,37 @@ class Names(unittest.TestCase):
             ferry.resharding.no_such  # type: ignore[attr-defined]
 
 
+WHOLE = {"mesh": [], "rules": [{"match": "*"}]}
+TWO = {"format": "ferry.spec/1", "source": WHOLE, "destination": WHOLE, "tensors": [
+    {"name": "v", "shape": [4], "dtype": "u8"}, {"name": "w", "shape": [8], "dtype": "u8"}]}
+
+
+class Specs(unittest.TestCase):
+    def test_nothing(self) -> None:
+        for given, words in (({}, "is empty: it lacks"), (None, "the spec is None")):
+            with self.subTest(given), self.assertRaisesRegex(ferry.InvalidInput, words):
+                ferry.plan(given)  # type: ignore[arg-type]
+
+    def test_subsets_in_lists(self) -> None:
+        for given, n_bytes in (("w", 8), (["w"], 8), (("v", "w"), 12), ({"v"}, 4), (["*", "!w"], 4)):
+            with self.subTest(given):
+                self.assertEqual(ferry.plan(TWO, subset=given).local_bytes, n_bytes)
+        got = bytearray(4)
+        ferry.refit({"v": b"abcd"}, {"v": got}, TWO, subset=["v"])
+        self.assertEqual(got, b"abcd")
+
+    def test_wrong_subsets(self) -> None:
+        for given, words in (([], "empty list"), (["v,w"], "without commas"), ([3], "entry 3"),
+                             (3, "of type int"), (["v", "x"], 'matches "x"'),
+                             ("a\0", "zero bytes"), (["a\udc80"], "surrogates")):
+            with self.subTest(ascii(given)), self.assertRaisesRegex(ferry.InvalidInput, words):
+                ferry.plan(TWO, subset=given)  # type: ignore[arg-type]
+
+    def test_a_tensor_that_is_none(self) -> None:
+        with self.assertRaisesRegex(ferry.InvalidInput, 'source tensor "w" on rank 0 is None'):
+            ferry.refit({"v": bytes(4), "w": None}, {"v": bytearray(4), "w": bytearray(8)}, TWO)
+
+
 class Extraction(unittest.TestCase):
     def test_parameters_without_names(self) -> None:
         for one in ("wx", 5, None, ["w", 1], b"ab"):

@@ -5,10 +5,12 @@ from __future__ import annotations
 import multiprocessing
 import os
 import tempfile
+import threading
 import unittest
 from typing import Any, Dict
 
 import ferry
+from ferry import _files
 
 try:
     import torch
@@ -148,6 +150,108 @@ class Tensors(unittest.TestCase):
             with self.assertRaises(ferry.InvalidInput), tempfile.TemporaryDirectory() as folder:
                 self.addCleanup(self.assertEqual, os.path.exists(os.path.join(folder, "x")), False)
                 ferry.save(tensors, os.path.join(folder, "x"), **options)
+
+    def test_names_that_files_cannot_have(self) -> None:
+        for name, words in (("__metadata__", "metadata"), ("a\0b", "zero bytes"), ("a\udc80", "surrogates")):
+            with self.subTest(ascii(name)):
+                with self.assertRaisesRegex(ferry.InvalidInput, words):
+                    ferry.save({name: torch.zeros(2)}, self.path("a"))
+                self.assertEqual(os.listdir(self.folder.name), [])
+
+    def test_one_folder_saved_by_several_at_once(self) -> None:
+        for turn in range(10):
+            path = self.path(f"turn{turn}")
+            said: Dict[int, str] = {}
+
+            def save(of: int) -> None:
+                try:
+                    ferry.save({"a": torch.full((300_000 + of,), float(of))}, path)
+                    said[of] = ""
+                except ferry.FileError as error:
+                    said[of] = str(error)
+
+            threads = [threading.Thread(target=save, args=(of,)) for of in range(4)]
+            for one in threads:
+                one.start()
+            for one in threads:
+                one.join()
+            (winner,) = [of for of, sentence in said.items() if sentence == ""]
+            self.assertEqual(len(said), 4)
+            for of, sentence in said.items():
+                if of != winner:
+                    self.assertRegex(sentence, "another save is writing it; let one rank|exists already")
+            found = load_file(os.path.join(path, "model.safetensors"))["a"]
+            self.assertTrue(torch.equal(found, torch.full((300_000 + winner,), float(winner))))
+        self.assertEqual([name for name in os.listdir(self.folder.name) if name[0] == "."], [])
+
+    def test_a_folder_that_another_holds(self) -> None:
+        with _files._Folder(self.path("a")) as partial:
+            with self.assertRaisesRegex(ferry.FileError, "another save is writing it"):
+                ferry.save({"w": torch.zeros(2)}, self.path("a"))
+            self.assertTrue(os.path.isdir(partial))
+        self.assertTrue(os.path.isdir(self.path("a")))
+
+    def test_what_a_dead_save_has_left(self) -> None:
+        os.mkdir(self.path(".a.ferry-saving"))
+        for name in (".a.ferry-saving/old", ".a.ferry-saving-lock"):
+            with open(self.path(name), "w"):
+                pass
+        ferry.save({"w": torch.zeros(2)}, self.path("a/"))  # the slash says nothing more
+        self.assertEqual(os.listdir(self.folder.name), ["a"])
+        self.assertEqual(os.listdir(self.path("a")), ["model.safetensors"])
+
+    def test_a_disk_without_room(self) -> None:
+        import resource
+        import signal
+
+        before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, limits[1]))
+        try:
+            with self.assertRaisesRegex(ferry.FileError, "cannot be written: File too large") as raised:
+                ferry.save({"w": torch.zeros(1 << 16)}, self.path("a"))
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+            signal.signal(signal.SIGXFSZ, before)
+        self.assertEqual(raised.exception.filename, self.path("a"))
+        self.assertEqual(os.listdir(self.folder.name), [])
+
+    @unittest.skipIf(not hasattr(torch, "float8_e8m0fnu"), "torch has no float8_e8m0fnu")
+    def test_scales_and_complex_numbers(self) -> None:
+        tensors = {"e": torch.tensor([127, 3, 254, 0], dtype=torch.uint8).view(torch.float8_e8m0fnu),
+                   "c": torch.view_as_complex(torch.randn(5, 3, 2))}
+        ferry.save(tensors, self.path("a"))
+        self.assertEqual({one.name: one.dtype for one in ferry.inspect(self.path("a"))},
+                         {"e": "f8e8m0", "c": "c64"})
+        got = {"e": torch.zeros(4, dtype=torch.uint8).view(torch.float8_e8m0fnu),
+               "c": torch.zeros(5, 3, dtype=torch.complex64)}
+        ferry.load(got, self.path("a"))
+        for of in (got, load_file(self.path("a/model.safetensors"))):
+            self.assertTrue(torch.equal(of["e"].view(torch.uint8), tensors["e"].view(torch.uint8)))
+            self.assertTrue(torch.equal(of["c"], tensors["c"]))
+
+    def test_tensors_that_share_memory(self) -> None:
+        ferry.save({"a": torch.ones(4), "b": torch.full((4,), 2.0)}, self.path("a"))
+        memory = torch.zeros(8)
+        for one, other in ((memory[:4], memory[:4]), (memory[:4], memory[3:7]), (memory[::2], memory[::2])):
+            with self.assertRaisesRegex(ferry.InvalidInput, "share memory"):
+                ferry.load({"a": one, "b": other}, self.path("a"))
+        self.assertEqual(memory.tolist(), [0.0] * 8)
+        ferry.load({"a": memory[:4], "b": memory[4:]}, self.path("a"))
+        self.assertEqual(memory.tolist(), [1.0] * 4 + [2.0] * 4)
+        ferry.load({"a": memory[::2], "b": memory[1::2]}, self.path("a"))
+        self.assertEqual(memory.tolist(), [1.0, 2.0] * 4)
+
+    def test_parameters_of_one_memory(self) -> None:
+        model = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.Linear(3, 3))
+        model[1].weight = torch.nn.Parameter(model[0].weight.detach())
+        ferry.save_from(model, self.path("a"))
+        wanted = model[0].weight.detach().clone()
+        self.assertEqual(list(ferry.inspect(self.path("a")).names()), ["0.bias", "0.weight", "1.bias"])
+        with torch.no_grad():
+            model[0].weight.zero_()
+        ferry.load_into(model, self.path("a"))
+        self.assertTrue(torch.equal(model[1].weight, wanted))
 
     def test_modules(self) -> None:
         model, other = torch.nn.Linear(4, 3), torch.nn.Linear(4, 3)

@@ -196,6 +196,11 @@ def _whole(name: str, holding: Holding) -> Piece:
 
 
 def _tensors_of(state_dict: Optional[Local], rank: int) -> Dict[str, Holding]:
+    if state_dict is not None and not isinstance(state_dict, Mapping):
+        raise InvalidInput(
+            f"a state dict is of type {type(state_dict).__name__}: give a dict of names with tensors, "
+            "such as a module's state_dict(), or None"
+        )
     return {
         name: _holding(tensor, name, rank)
         for name, tensor in (state_dict or {}).items()
@@ -227,20 +232,78 @@ def _gather(source: Optional[Local], destination: Optional[Local], world: "World
     """By side and name, the holdings of all ranks, in the order in which they are first met."""
     def describe() -> bytes:
         sides = [_tensors_of(side, world.rank) for side in (source, destination)]
-        return zlib.compress(json.dumps([_described(side) for side in sides]).encode())
+        described = [_described(side) for side in sides]
+        ties = [_ties_of(side) for side in (source, destination)]
+        return zlib.compress(json.dumps([described, ties]).encode())
 
     sides: Sides = ({}, {})
     said: Dict[bytes, Any] = {}
+    ties: List[List[Ties]] = [[], []]
     for rank, text in enumerate(agree(world, describe)):
         if text not in said:
-            said[text] = [_read(side) for side in json.loads(zlib.decompress(text))]
-        for side, holdings in zip(sides, said[text]):
+            described, of_rank = json.loads(zlib.decompress(text))
+            said[text] = [_read(side) for side in described], of_rank
+        for of_side, one_tie in zip(ties, said[text][1]):
+            of_side.append(one_tie)
+        for side, holdings in zip(sides, said[text][0]):
             for name, one in holdings.items():
                 if not one.placements and one.mesh == ():  # plain: said by one, held by another
                     one = Holding(one.shape, one.dtype, (), (rank,), ())
                 _join(side.setdefault(name, []), one, name, rank)
     _check_complete(sides, said, world.size)
+    _take_tied_once(sides, ties)
     return sides
+
+
+# What shares its memory on a rank: lists of names, and the names of which nothing lies there.
+Ties = Tuple[List[List[str]], List[str]]
+
+
+def _ties_of(state_dict: Optional[Local]) -> Ties:
+    views: Dict[Any, List[str]] = {}
+    empty = []
+    for name, tensor in (state_dict or {}).items():
+        if not hasattr(tensor, "element_size") or tensor.numel() == 0:
+            continue
+        local = _local(tensor)
+        if local.numel() == 0:
+            empty.append(name)
+        elif not local.is_meta and local.data_ptr() != 0:
+            view = (local.data_ptr(), local.shape, local.stride(), local.dtype, local.device)
+            views.setdefault(view, []).append(name)
+    return [names for names in views.values() if len(names) > 1], empty
+
+
+def _is_tied(holding: Holding, first: str, second: str, ties: List[Ties]) -> bool:
+    """Whether two tensors are one on every rank of a holding that has something of them."""
+    return all(
+        second in ties[rank][1] or any(first in one and second in one for one in ties[rank][0])
+        for rank in holding.ranks
+    )
+
+
+def _take_tied_once(sides: Sides, ties: List[List[Ties]]) -> None:
+    """Of a destination's tensors that are one, only the first that the source has is written: from
+    there it is taken once where the source's two are one as well."""
+    sources, destinations = sides
+    pairs: Dict[Tuple[str, str], None] = {}
+    for group in (group for groups, _ in ties[1] for group in groups):
+        kept = next((name for name in group if name in sources), group[0])
+        pairs.update(((kept, name), None) for name in group if name != kept)
+    for first, later in pairs:
+        left = [one for one in destinations.get(later, ()) if not _is_tied(one, first, later, ties[1])]
+        if first not in destinations or left == destinations.get(later):
+            continue  # where they are one on some ranks of a mesh alone, the run is refused
+        for one in sources.get(later, ()):
+            if not _is_tied(one, first, later, ties[0]):
+                raise InvalidInput(
+                    f'tied: the destination\'s "{first}" and "{later}" are one tensor, and two on '
+                    f"rank {one.ranks[0]} of the source: leave one of them out of the destination",
+                    tensor=later,
+                )
+        destinations[later] = left
+        if not left:
+            del destinations[later]
 
 
 def _join(known: List[Holding], one: Holding, name: str, rank: int) -> None:
@@ -332,7 +395,7 @@ def _jobs(sides: Sides) -> List[Job]:
         if (source.shape, source.dtype) != (wanted[0].shape, wanted[0].dtype):
             raise InvalidInput(
                 f'tensor "{name}" is {list(source.shape)} of {source.dtype} at the source, but '
-                f"{list(wanted[0].shape)} of {wanted[0].dtype} at the destination",
+                f"{list(wanted[0].shape)} of {wanted[0].dtype} at the destination{_remedy(source, wanted)}",
                 tensor=name,
             )
         if math.prod(source.shape) == 0:
@@ -343,6 +406,15 @@ def _jobs(sides: Sides) -> List[Job]:
             for piece in _placements.pieces_of(name, (source, destination)):
                 job.pieces.append((piece, source, destination))
     return list(jobs.values())
+
+
+def _remedy(source: Holding, wanted: List[Holding]) -> str:
+    if source.shape != wanted[0].shape:
+        return ""
+    return (
+        ": this refit converts nothing; cast the source's first, as by .to(), or make a ferry.Refit of "
+        'a spec whose destination has a "dtype" and a "cast"'
+    )
 
 
 def _world(world: Optional["World"]) -> "World":
