@@ -324,6 +324,31 @@ else:
     expect("run", (status, out, err), (0, "hello\n", ""))
 
 
+def case_port_again():
+    """Rank 0 can listen at the port a second time, right after it has ended its connections: with
+    the option that sockets of libraries have, and which those connections must have had, too."""
+    program = """
+import os, socket
+port = int(os.environ["FERRY_PORT"])
+if os.environ["RANK"] == "0":
+    listener = socket.socket(fileno=int(os.environ["FERRY_LISTEN_FD"]))
+    peer, _ = listener.accept()
+    peer.shutdown(socket.SHUT_WR)  # who ends it first keeps its trace
+    peer.recv(1)
+    peer.close()
+    listener.close()
+    again = socket.socket()
+    again.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    again.bind(("127.0.0.1", port))
+    print("again")
+else:
+    peer = socket.create_connection(("127.0.0.1", port))
+    peer.recv(1)
+    peer.close()
+"""
+    expect("run", launch("-n", 2, "--", sys.executable, "-c", program), (0, "again\n", ""))
+
+
 def case_dead_rank_0_refuses():
     """Nobody else holds the socket: those who come too late are refused and need not wait."""
     program = """

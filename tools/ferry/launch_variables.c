@@ -67,7 +67,15 @@ static int open_listener(launch_job *job, uint16_t *port_out)
     }
     job->listener = fcntl(fd, F_DUPFD_CLOEXEC, 16);
     close(fd);
-    if (job->listener < 0 || listen(job->listener, SOMAXCONN) != 0) {
+    /*
+     * For the connections that it accepts: rank 0 listens there anew when ranks meet once more, and
+     * those of before may still be on their way out. Not before a free port was chosen, which would
+     * be no longer free then.
+     */
+    int reuses = 1;
+    if (job->listener < 0 ||
+        setsockopt(job->listener, SOL_SOCKET, SO_REUSEADDR, &reuses, sizeof reuses) != 0 ||
+        listen(job->listener, SOMAXCONN) != 0) {
         return fail_system(job, "no socket for the ranks to meet at");
     }
     return EXIT_DONE;
