@@ -32,6 +32,21 @@ class Resized(unittest.TestCase):
             self.service.run()
         self.assertEqual(caught.exception.tensor, name)
 
+    def test_a_refit_is_made_again(self) -> None:
+        """Whoever makes a refit has registered nothing: the remedy is theirs."""
+        side = {"mesh": [], "rules": [{"match": "*"}]}
+        spec = {"format": "ferry.spec/1", "source": side, "destination": side,
+                "tensors": [{"name": "w", "shape": [1 << 16], "dtype": "u8"}]}
+        source, destination = np.arange(1 << 16, dtype=np.uint8), np.zeros(1 << 16, np.uint8)
+        with ferry.Refit({"w": source}, {"w": destination}, spec) as refit:
+            refit.run()
+            destination.resize(1 << 22, refcheck=False)
+            with self.assertRaisesRegex(
+                ferry.InvalidInput, '"w" was moved or resized .*: make another Refit$'
+            ) as caught:
+                refit.run()
+            self.assertEqual(caught.exception.tensor, "w")
+
     def test_destination(self) -> None:
         source, destination = np.arange(1 << 16, dtype=np.uint8), np.zeros(1 << 16, np.uint8)
         self.register(source, destination)
