@@ -231,7 +231,8 @@ static void take_turns(meeting *one)
     }
 }
 
-static bool make_turns(meeting *one)
+/* Not within meet(), whose setjmp would be said to spoil the loop's counter. */
+static __attribute__((noinline)) bool make_turns(meeting *one)
 {
     one->turns = calloc(one->n_turns, sizeof *one->turns);
     one->stacks = malloc((size_t)one->n_turns * STACK_BYTES);
