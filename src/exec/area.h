@@ -51,14 +51,13 @@ fy_area fy_area_flat(uint64_t offset, uint64_t bytes);
 void fy_area_hull(const fy_area *area, uint64_t *begin_out, uint64_t *end_out);
 
 /*
- * Adds up what tells one set of bytes from another, whichever way it is cut into areas: how many
- * they are, and sums of powers of their offsets, modulo 2^64. Other sets that have all of these in
- * common exist, but nobody comes upon one by chance.
+ * What tells one set of bytes from another, whichever way it is cut into areas: sums of areas that
+ * lie apart are added to each other by fy_area_sum_of_both. Two sets have the same by chance only,
+ * one time in about 2^61.
  */
-enum { FY_AREA_SUMS = 4 };
-void fy_area_sum(const fy_area *area, uint64_t sums_inout[FY_AREA_SUMS]);
+uint64_t fy_area_sum(const fy_area *area);
+uint64_t fy_area_sum_of_both(uint64_t a, uint64_t b);
 
-/* Walks the runs of bytes [first, first + bytes) of an area. */
 typedef struct fy_area_walk {
     const fy_area *area;
     uint64_t left;   /* bytes that are still to come */

@@ -37,12 +37,23 @@ static uint32_t free_parcels(const ferry_service *service, uint32_t most, uint32
     return best;
 }
 
-uint32_t fy_burst_length(const ferry_service *service, const fy_channel_state *state,
+/*
+ * The parcels are taken here, and not when they are filled: in between others may have their turn,
+ * where what is packed is looked at by a device first.
+ */
+static void take_parcels(fy_run_state *run, const fy_channel_state *state, uint32_t number,
                          uint32_t first, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++) {
+        run->parcels[state->parcel + i] = (fy_parcel){.channel = number, .item = first + i};
+    }
+}
+
+uint32_t fy_burst_take(ferry_service *service, fy_channel_state *state, uint32_t first, uint32_t n)
 {
     const fy_channel *channel = state->channel;
     const fy_item *items = &channel->out.items[first];
-    uint32_t in_line = 1, parcel;
+    uint32_t in_line = 1;
     if (items->path == FERRY_PATH_REMOTE) {
         return n;
     }
@@ -51,7 +62,9 @@ uint32_t fy_burst_length(const ferry_service *service, const fy_channel_state *s
            service->program->parcel_payload == channel->out_payload) {
         in_line++;
     }
-    return free_parcels(service, in_line, &parcel);
+    n = free_parcels(service, in_line, &state->parcel);
+    take_parcels(service->run, state, fy_channel_number(service->program, channel), first, n);
+    return n;
 }
 
 /*
@@ -75,12 +88,8 @@ ferry_status fy_burst_pack(ferry_service *service, fy_channel_state *state, uint
 {
     const fy_service_program *program = service->program;
     const fy_channel *channel = state->channel;
-    free_parcels(service, n, &state->parcel);
     char *slots = parcels_of(service, state);
     for (uint32_t i = 0; i < n; i++) {
-        fy_parcel *parcel = &service->run->parcels[state->parcel + i];
-        parcel->channel = fy_channel_number(program, channel);
-        parcel->item = first + i;
         FY_TRY(fy_slot_fill(service, channel, &channel->out.items[first + i],
                             slots + i * parcel_step(program), error));
     }

@@ -31,7 +31,7 @@ typedef struct entry {
     uint32_t state;
     uint64_t version; /* of the state */
     uint64_t bytes;   /* that runs write */
-    uint64_t sums[FY_AREA_SUMS];
+    uint64_t sum;     /* of their areas */
     uint64_t missing;
     bool is_raw; /* it has codes, or parts of them, in place of their products */
     gap *gaps;   /* sorted, apart */
@@ -299,8 +299,8 @@ static ferry_status make_ledger(const ferry_service *service, ferry_ledger **led
                                      .written = (uintptr_t)fy_held_target(held)->base,
                                      .state = target->state,
                                      .version = target->version,
-                                     .bytes = target->bytes};
-        memcpy(ledger->entries[i].sums, target->sums, sizeof target->sums);
+                                     .bytes = target->bytes,
+                                     .sum = target->sum};
     }
     if (!list_entries(ledger)) {
         ferry_ledger_destroy(ledger);
@@ -437,8 +437,7 @@ static const entry *find_entry(const ferry_ledger *ledger, const fy_registry *re
 static bool counts(const entry *its, const fy_registry *registry, const fy_target *target)
 {
     const fy_held *held = &registry->held[target->held];
-    if (its == NULL || its->bytes != target->bytes ||
-        memcmp(its->sums, target->sums, sizeof its->sums) != 0) {
+    if (its == NULL || its->bytes != target->bytes || its->sum != target->sum) {
         return false;
     }
     bool is_front = its->written == its->front && its->written == (uintptr_t)held->front.base;

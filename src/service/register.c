@@ -328,7 +328,7 @@ void fy_registry_count(fy_registry *registry, uint32_t held, const fy_area *area
 {
     fy_target *target = &registry->targets[registry->held[held].destination];
     target->bytes += area->bytes;
-    fy_area_sum(area, target->sums);
+    target->sum = fy_area_sum_of_both(target->sum, fy_area_sum(area));
 }
 
 /* There is room. */

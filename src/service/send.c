@@ -266,7 +266,7 @@ uint32_t fy_send_take(ferry_service *service, fy_channel_state *state, uint32_t 
     }
     if (bursts) {
         n = fy_transport_has_room(service->transport, channel->peer)
-                ? fy_burst_length(service, state, first, (uint32_t)fy_min(n, FY_MOST_BURST))
+                ? fy_burst_take(service, state, first, (uint32_t)fy_min(n, FY_MOST_BURST))
                 : 0;
     } else {
         n = count_together(&channel->out.items[first], n);

@@ -55,13 +55,12 @@ fy_progress fy_local_move(ferry_service *service);
 fy_progress fy_local_end(ferry_service *service);
 
 /*
- * burst.c: what goes over a network: some items as one. The length is that of the burst that can
- * begin, of at most n items; 0 where memory for packing is short. A put of what was packed brings
- * the signal with it.
+ * burst.c: what goes over a network: some items as one. What can begin, of at most n items, is
+ * taken, with the memory that it is packed into; 0 where that is short. A put of what was packed
+ * brings the signal with it.
  */
 bool fy_burst_takes(const fy_channel *channel, const fy_item *item);
-uint32_t fy_burst_length(const ferry_service *service, const fy_channel_state *state,
-                         uint32_t first, uint32_t n);
+uint32_t fy_burst_take(ferry_service *service, fy_channel_state *state, uint32_t first, uint32_t n);
 ferry_status fy_burst_pack(ferry_service *service, fy_channel_state *state, uint32_t first,
                            uint32_t n, ferry_error *error);
 ferry_status fy_burst_put(ferry_service *service, fy_channel_state *state, uint32_t first,

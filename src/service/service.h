@@ -53,7 +53,7 @@ typedef struct fy_target {
     uint32_t state;
     uint64_t version;
     uint64_t bytes;
-    uint64_t sums[FY_AREA_SUMS]; /* of which bytes these are */
+    uint64_t sum; /* of their areas: which bytes these are */
     uint64_t missing;
     bool is_staged;     /* scales that come with codes, in memory of the service's own */
     bool is_moved;      /* of what becomes products: the schedule brings some of it, and so all */

@@ -355,3 +355,86 @@ void case_delta_devices(rank_context *me)
         devices_once(me, me->seed * 10 + i, i / 2, i % 2 * 2 * BLOCK_BYTES);
     }
 }
+
+/*
+ * One rank sends to many, with less memory for what is packed than they could use at once: what one
+ * channel waits for a device with, no other one may take.
+ */
+enum { FAN_BYTES = 300000, FAN_CAP = 65536, FAN_SLOT = 8192, FAN_RUNS = 4 };
+
+typedef struct fan {
+    ferry_service *service;
+    ferry_buffer buffers[16]; /* of rank 0 one for each other rank; of these one each */
+    uint32_t n_buffers;
+    char *image;
+} fan;
+
+static void open_fan(rank_context *me, uint32_t checksum, fan *f)
+{
+    service_setup setup;
+    int32_t device = device_number((int32_t)me->rank);
+    setup_init(me, &setup, "");
+    setup.options.delta = 1;
+    setup.options.checksum = checksum;
+    setup.options.paths = FERRY_PATH_STAGED;
+    setup.options.memory_cap = FAN_CAP;
+    setup.options.slot_bytes = FAN_SLOT;
+    f->service = open_service(me, &setup.options);
+    f->image = take(me, FAN_BYTES);
+    f->n_buffers = me->rank == 0 ? me->n_ranks - 1 : 1;
+    for (uint32_t i = 0; i < f->n_buffers; i++) {
+        ferry_buffer *own = &f->buffers[i];
+        must(me, ferry_memory_alloc(NULL, device_kind(), device, FAN_BYTES, own, &me->error));
+        must(me, me->rank == 0 ? ferry_service_register_send(f->service, i + 1, own, 0, FAN_BYTES,
+                                                             i + 1, &me->error)
+                               : ferry_service_register_receive(f->service, me->rank, own, 0,
+                                                                FAN_BYTES, 0, &me->error));
+    }
+    must(me, ferry_service_schedule(f->service, &me->error));
+}
+
+/* What rank `to` gets in a run: about half of its blocks are other ones than in the run before. */
+static void draw_fan(const rank_context *me, char *image, uint32_t to, uint32_t run)
+{
+    for (uint64_t block = 0; block * BLOCK_BYTES < FAN_BYTES; block++) {
+        uint64_t of = me->seed * 1000003 + to * 1009 + block * 31;
+        uint64_t random = of + (block * 7 + to) % 2 * run;
+        uint64_t begin = block * BLOCK_BYTES, end = begin + BLOCK_BYTES;
+        for (uint64_t at = begin; at < end && at < FAN_BYTES; at++) {
+            image[at] = (char)random_u64(&random);
+        }
+    }
+}
+
+static void fan_once(rank_context *me, uint32_t checksum)
+{
+    fan f = {.service = NULL};
+    char *found = take(me, FAN_BYTES);
+    open_fan(me, checksum, &f);
+    for (uint32_t run = 0; run < FAN_RUNS; run++) {
+        for (uint32_t i = 0; me->rank == 0 && i < f.n_buffers; i++) {
+            draw_fan(me, f.image, i + 1, run);
+            copy_far(me, f.buffers[i], ferry_buffer_of(f.image, FAN_BYTES));
+        }
+        must(me, ferry_service_run(f.service, NULL, &me->error));
+        if (me->rank != 0) {
+            draw_fan(me, f.image, me->rank, run);
+            copy_far(me, ferry_buffer_of(found, FAN_BYTES), f.buffers[0]);
+            expect(me, memcmp(found, f.image, FAN_BYTES) == 0, "run %u, checksum %u", (unsigned)run,
+                   (unsigned)checksum);
+        }
+    }
+    ferry_service_destroy(f.service);
+    for (uint32_t i = 0; i < f.n_buffers; i++) {
+        ferry_memory_free(&f.buffers[i]);
+    }
+    free(f.image);
+    free(found);
+}
+
+void case_delta_fan(rank_context *me)
+{
+    for (uint32_t checksum = 0; checksum < 3 && has_far_memory(); checksum++) {
+        fan_once(me, checksum);
+    }
+}

@@ -22,6 +22,7 @@ static const case_row cases[] = {
     {.name = "delta_marked", .n_ranks = 4, .run = case_delta_marked},
     {.name = "delta_failed", .n_ranks = 3, .run = case_delta_failed},
     {.name = "delta_devices", .n_ranks = 2, .run = case_delta_devices},
+    {.name = "delta_fan", .n_ranks = 6, .run = case_delta_fan},
     {.name = "large", .n_ranks = 3, .run = case_large},
     {.name = "caps", .n_ranks = 3, .run = case_caps},
     {.name = "shared_transport", .n_ranks = 3, .run = case_shared_transport},

@@ -52,6 +52,7 @@ void case_delta_pairs(rank_context *me);
 void case_delta_failed(rank_context *me);
 void case_delta_marked(rank_context *me);
 void case_delta_devices(rank_context *me);
+void case_delta_fan(rank_context *me);
 
 /* cases_beside.c */
 void case_beside(rank_context *me);

@@ -662,38 +662,46 @@ static void test_small_worlds(void **state)
 
 /* ---- making areas ---- */
 
-/* Byte by byte; and of what is too much for that, in two parts or as one. */
+/* Byte by byte, as a set that is cut into areas of one byte; and of what is too much for that. */
 static void test_sums(void **state)
 {
     uint64_t seed = 17, factors[MOST_FACTORS];
     (void)state;
-    for (int i = 0; i < 300; i++) {
-        uint32_t n_factors = random_factors(3000, factors, &seed);
+    for (int i = 0; i < 200; i++) {
+        uint32_t n_factors = random_factors(1000, factors, &seed);
         sample s = random_sample(factors, n_factors, &seed);
-        uint64_t sums[FY_AREA_SUMS] = {0}, wanted[FY_AREA_SUMS] = {0};
-        fy_area_sum(&s.area, sums);
+        uint64_t wanted = 0;
         for (uint64_t k = 0; k < s.bytes; k++) {
-            uint64_t power = 1;
-            for (int p = 0; p < FY_AREA_SUMS; p++, power *= s.places[k]) {
-                wanted[p] += power;
-            }
+            fy_area byte = fy_area_flat(s.places[k], 1);
+            wanted = fy_area_sum_of_both(wanted, fy_area_sum(&byte));
         }
-        check_at(memcmp(sums, wanted, sizeof sums) == 0, "sums of area %d", i);
+        check_at(fy_area_sum(&s.area) == wanted, "the sum of area %d", i);
         cleanup(&s);
     }
     for (int i = 0; i < 300; i++) {
         uint64_t begin = random_u64(&seed) >> 2, n = random_u64(&seed) >> 2;
         uint64_t first = random_u64(&seed) % n;
-        uint64_t whole[FY_AREA_SUMS] = {0}, parts[FY_AREA_SUMS] = {0};
-        fy_area one = fy_area_flat(begin, n), head = fy_area_flat(begin, first);
+        fy_area whole = fy_area_flat(begin, n), head = fy_area_flat(begin, first);
         fy_area tail = fy_area_flat(begin + first, n - first);
-        fy_area_sum(&one, whole);
-        fy_area_sum(&head, parts);
-        fy_area_sum(&tail, parts);
-        check_at(memcmp(whole, parts, sizeof whole) == 0, "sums of two parts, %d", i);
+        uint64_t sum = fy_area_sum(&tail);
+        check_at(fy_area_sum(&whole) == fy_area_sum_of_both(fy_area_sum(&head), sum),
+                 "the sum of two parts, %d", i);
         head.offset++;
-        fy_area_sum(&head, parts);
-        check_at(memcmp(whole, parts, sizeof whole) != 0, "sums of more, %d", i);
+        check_at(fy_area_sum(&whole) != fy_area_sum_of_both(fy_area_sum(&head), sum),
+                 "the sum of other parts, %d", i);
+    }
+    for (uint64_t part = 1; part < (uint64_t)1 << 40; part *= 2) { /* as many, and as far in all */
+        static const uint8_t one[] = {0, 3, 5, 6, 9, 10, 12, 15},
+                             other[] = {1, 2, 4, 7, 8, 11, 13, 14};
+        uint64_t sums[2] = {0};
+        for (size_t k = 0; k < sizeof one; k++) {
+            fy_area areas[] = {fy_area_flat(one[k] * part, part),
+                               fy_area_flat(other[k] * part, part)};
+            sums[0] = fy_area_sum_of_both(sums[0], fy_area_sum(&areas[0]));
+            sums[1] = fy_area_sum_of_both(sums[1], fy_area_sum(&areas[1]));
+            check_at(k % 2 == 0 || sums[0] != sums[1], "parts of %llu bytes: %zu are alike",
+                     (unsigned long long)part, k + 1);
+        }
     }
 }
 

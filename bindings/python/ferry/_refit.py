@@ -10,8 +10,8 @@ import math
 import time
 from dataclasses import dataclass
 from typing import (
-    TYPE_CHECKING, Any, Callable, Dict, Generator, Iterable, List, Mapping, Optional, Sequence, Tuple,
-    TypedDict, TypeVar, Union,
+    TYPE_CHECKING, Any, Callable, Dict, Generator, Iterable, Iterator, List, Mapping, Optional, Sequence,
+    Tuple, TypedDict, TypeVar, Union,
 )  # fmt: skip
 
 from . import _errors, _ferry, _publish
@@ -283,6 +283,8 @@ class Refit:
         **options: "Unpack[RefitOptions]",
     ) -> None:
         parts = [(spec, source, destination)]
+        if isinstance(subset, Iterator):
+            subset = list(subset)  # it is asked for again when ranks are lost or join
         how = {"subset": subset, "replica": replica}
         self._open(parts, world, how, progress, watched, dict(options))
 

@@ -97,19 +97,22 @@ def _aligned(n_bytes: int) -> int:
     return -(-n_bytes // ALIGNMENT) * ALIGNMENT
 
 
-def _holding_of(name: str, tensor: Any, most_bytes: int) -> Optional["Holding"]:
-    """How a DTensor is cut that can go in shards; any other tensor goes whole."""
+def _holding_of(name: str, tensor: Any, cut: Cut) -> Optional["Holding"]:
+    """How a DTensor is cut that can go in shards; any other tensor goes whole. So does one that lies
+    on some of the trainer's ranks alone, as replicas that each have a mesh of their own do: ranks
+    that hand over the same tensors say the same of them."""
     from . import torch as adapter
 
     if not hasattr(tensor, "placements") or not tensor.shape or tensor.numel() == 0:
         return None
-    if _aligned(tensor.numel() * tensor.element_size()) > most_bytes:
+    if _aligned(tensor.numel() * tensor.element_size()) > cut.round_bytes:
         return None
     try:
         holding = adapter.holding_of(tensor, name)
     except Unsupported:
         return None
-    return None if holding.dtype.startswith("bytes:") else holding
+    is_whole = holding.dtype.startswith("bytes:") or len(holding.ranks) != cut.n_trainers
+    return None if is_whole else holding
 
 
 def _bytes_of(tensor: Any) -> Any:
@@ -134,7 +137,7 @@ class Packer:
             self._given = next(self._weights, None)
         if self._given is None:
             return None
-        return (*self._given, _holding_of(*self._given, self._cut.round_bytes))
+        return (*self._given, _holding_of(*self._given, self._cut))
 
     def pack(self, memory: Any, shards: Any) -> Table:
         """Fills this rank's share of the next round; shards have other memory, which their plans know."""

@@ -266,6 +266,8 @@ def _ties_of(state_dict: Optional[Local]) -> Ties:
         if not hasattr(tensor, "element_size") or tensor.numel() == 0:
             continue
         local = _local(tensor)
+        if str(getattr(local, "layout", None)) != "torch.strided":
+            continue  # what has no memory of its own is refused elsewhere
         if local.numel() == 0:
             empty.append(name)
         elif not local.is_meta and local.data_ptr() != 0:
@@ -287,7 +289,7 @@ def _take_tied_once(sides: Sides, ties: List[List[Ties]]) -> None:
     there it is taken once where the source's two are one as well."""
     sources, destinations = sides
     pairs: Dict[Tuple[str, str], None] = {}
-    for group in (group for groups, _ in ties[1] for group in groups):
+    for group in (sorted(group) for groups, _ in ties[1] for group in groups):
         kept = next((name for name in group if name in sources), group[0])
         pairs.update(((kept, name), None) for name in group if name != kept)
     for first, later in pairs:
