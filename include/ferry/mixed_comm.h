@@ -145,7 +145,8 @@ typedef struct ferry_mixed_comm_options {
     const char *engines;        /* for that one: see ferry_transport_open */
     const char *tune_file;      /* a saved table; default FERRY_TUNE_FILE, or none */
     uint64_t autotune_bytes;    /* the largest piece that autotune measures; 0: 64 MiB */
-    uint64_t staging_bytes;     /* the most staging memory of a rank; 0: by the topology */
+    uint64_t staging_bytes;     /* the most staging memory of a rank, without multicast objects,
+                                   which come on top; 0: by the topology */
     const char *refusal;        /* why this rank cannot take part, as a caller knows that looks at
                                    more than these: create fails on all ranks, who hear it */
 } ferry_mixed_comm_options;

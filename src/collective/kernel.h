@@ -68,11 +68,11 @@ typedef struct fy_mix_fleet_word {
     uint32_t can, spare;
 } fy_mix_fleet_word;
 
-/* Pure but for a log: of a handle that needs no fleet, or cannot have one, zeroed. */
+/* Pure but for a log: can is 0 for a handle of one rank, and where none can be. */
 fy_mix_fleet_word fy_mix_fleet_ask(const ferry_mixed_comm *comm, const fy_mix_device *on);
 /*
- * Collective, where all ranks can: zeroed memory, of areas of so many bytes. Without a fleet
- * afterwards, on all ranks, what went wrong is logged; a status is of the world.
+ * Collective, where all ranks can: memory of areas of so many bytes, which begins with any. Without
+ * a fleet afterwards, on all ranks, what went wrong is logged; a status is of the world.
  */
 ferry_status fy_mix_fleet_open(ferry_mixed_comm *comm, const fy_mix_device *on, uint64_t unit,
                                uint64_t area_bytes, fy_mix_fleet *fleet, ferry_error *error);

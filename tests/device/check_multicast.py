@@ -3,7 +3,7 @@
 """Mixed collectives by multicast objects as a user sees them, on the stand-in for the driver: that they are used, why not
 where they are not, and what is left when calls fail or ranks die.
 
-    check_multicast.py --ferry PATH [--only CASE]
+    check_multicast.py --ferry PATH --ptx FILE [--only CASE]      FILE: of kernels for 8.0
 
 Prints the name of every failing case with its reason and exits 1.
 """
@@ -64,8 +64,9 @@ def case_info():
     for has, says in (("1", "; has multicast objects"), ("", "; has no multicast objects")):
         status, out, err = ferry("info", STANDIN_MULTICAST=has)
         assert status == 0 and says in out, (out, err)
-    status, out, err = ferry("info", STANDIN_LACKS="cuMulticastCreate")
-    assert status == 0 and "; has no multicast objects" in out, (out, err)
+    for call in ("Create", "AddDevice", "BindMem", "Unbind", "GetGranularity"):
+        status, out, err = ferry("info", STANDIN_LACKS="cuMulticast" + call)
+        assert status == 0 and "; has no multicast objects" in out, (call, out, err)
 
 
 def case_runs():
@@ -82,6 +83,8 @@ def case_falls_back():
     without("CUDA device 0 has none", STANDIN_MULTICAST="")
     without("they need one of CUDA 12.1 or later", STANDIN_LACKS="cuMulticastBindMem")
     without("share a device", STANDIN_DEVICES="2")
+    without("compiled from PTX for compute capability 8.0, and only those", "--local-tp", "2", ranks=2, engine="inproc",
+            STANDIN_PTX=OPTIONS.ptx, STANDIN_THREADS="5")
     without("its ranks are on several nodes", "--inter-dp", "2", engine="inproc")
 
 
@@ -112,6 +115,7 @@ def main():
     global OPTIONS
     parser = argparse.ArgumentParser()
     parser.add_argument("--ferry", required=True)
+    parser.add_argument("--ptx", required=True)
     parser.add_argument("--only")
     OPTIONS = parser.parse_args()
     n_failed = 0

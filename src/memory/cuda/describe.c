@@ -15,17 +15,8 @@ static ferry_status attribute(CUdevice device, CUdevice_attribute which, int *va
                          "asking what a device can do", error);
 }
 
-/* Of any driver: one that does not know of it has none. */
-static bool has_multicast(CUdevice device)
-{
-    int can = 0;
-    return fy_cuda.cuMulticastCreate != NULL &&
-           fy_cuda.cuDeviceGetAttribute(&can, CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED, device) ==
-               CUDA_SUCCESS &&
-           can != 0;
-}
-
-static ferry_status describe_own(CUdevice device, char *text, size_t bytes, ferry_error *error)
+static ferry_status describe_own(CUdevice device, int32_t number, char *text, size_t bytes,
+                                 ferry_error *error)
 {
     char name[128];
     int major, minor, processors, version = 0;
@@ -43,7 +34,8 @@ static ferry_status describe_own(CUdevice device, char *text, size_t bytes, ferr
              "%s, compute capability %d.%d, %d multiprocessors, %.1f GiB; driver of CUDA %d.%d; "
              "%s multicast objects",
              name, major, minor, processors, (double)memory / (1 << 30), version / 1000,
-             version % 1000 / 10, has_multicast(device) ? "has" : "has no");
+             version % 1000 / 10,
+             fy_cuda_check_multicast(number, NULL) == FERRY_OK ? "has" : "has no");
     return FERRY_OK;
 }
 
@@ -86,6 +78,6 @@ ferry_status fy_cuda_describe(int32_t number, char *text, size_t bytes, ferry_er
         return fy_fail(error, FERRY_ERR_UNSUPPORTED, "%s", why);
     }
     FY_TRY(fy_cuda_check(fy_cuda.cuDeviceGet(&device, number), "finding a device", error));
-    FY_TRY(describe_own(device, text, bytes, error));
+    FY_TRY(describe_own(device, number, text, bytes, error));
     return describe_peers(device, number, n_devices, text, bytes, error);
 }

@@ -8,7 +8,8 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { LEAST_CAPABILITY = 8 }; /* major: the kernels are built for it and later ones */
+enum { LEAST_CAPABILITY = 8 };    /* major: the kernels are built for it and later ones */
+enum { LEAST_OF_MULTICAST = 90 }; /* of PTX: see FY_HAS_FLEETS */
 
 uint32_t fy_cuda_waves = 0;
 
@@ -79,7 +80,10 @@ static ferry_status load_kernels(fy_cuda_device *device, ferry_error *error)
         FY_TRY(fy_cuda_check(result, names[i], error));
         device->n_blocks[i] = n_blocks > 0 ? (uint32_t)n_blocks : 1;
     }
-    return FERRY_OK;
+    return fy_cuda_check(fy_cuda.cuFuncGetAttribute(&device->ptx_version,
+                                                    CU_FUNC_ATTRIBUTE_PTX_VERSION,
+                                                    device->kernels[FY_NUMBER_OF_fy_cuda_lanes]),
+                         "asking what kernels were compiled for", error);
 }
 
 static ferry_status prepare(int32_t number, fy_cuda_device *fresh, ferry_error *error)
@@ -223,6 +227,32 @@ bool fy_cuda_sees(int32_t number, int32_t other)
     device->sees[other] = let_see(number, other, its->context) ? SEES : SEES_NOT;
     fy_cuda_leave();
     return device->sees[other] == SEES;
+}
+
+ferry_status fy_cuda_check_multicast(int32_t number, ferry_error *error)
+{
+    const fy_cuda_device *its = used(number);
+    CUdevice device;
+    int can = 0;
+    if (fy_cuda.cuMulticastCreate == NULL || fy_cuda.cuMulticastAddDevice == NULL ||
+        fy_cuda.cuMulticastBindMem == NULL || fy_cuda.cuMulticastUnbind == NULL ||
+        fy_cuda.cuMulticastGetGranularity == NULL) {
+        return fy_fail(error, FERRY_ERR_UNSUPPORTED,
+                       "the CUDA driver is too old for them: they need one of CUDA 12.1 or later");
+    }
+    FY_TRY(fy_cuda_check(fy_cuda.cuDeviceGet(&device, number), "finding a device", error));
+    FY_TRY(attribute_of(device, CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED, &can, error));
+    if (can == 0) {
+        return fy_fail(error, FERRY_ERR_UNSUPPORTED, "CUDA device %d has none", (int)number);
+    }
+    if (its != NULL && its->ptx_version < LEAST_OF_MULTICAST) {
+        return fy_fail(
+            error, FERRY_ERR_UNSUPPORTED,
+            "the kernels of CUDA device %d were compiled from PTX for compute capability "
+            "%d.%d, and only those for 9.0 or later use them",
+            (int)number, its->ptx_version / 10, its->ptx_version % 10);
+    }
+    return FERRY_OK;
 }
 
 ferry_status fy_cuda_uuid_of(int32_t number, CUuuid *uuid_out, ferry_error *error)

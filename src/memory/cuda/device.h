@@ -21,6 +21,7 @@ typedef struct fy_cuda_device {
     CUcontext context;
     CUfunction kernels[FY_CUDA_N_KERNELS];
     uint32_t n_processors;
+    int ptx_version; /* that fy_cuda_lanes was compiled from: 90 is that of 9.0 */
     uint32_t n_blocks[FY_CUDA_N_KERNELS]; /* that a processor runs at once */
     _Atomic uint8_t *sees;                /* by device: see fy_cuda_sees */
 } fy_cuda_device;
@@ -53,6 +54,12 @@ CUcontext fy_cuda_context_of(int32_t number); /* NULL: it is not used */
  * both are devices of which there is memory.
  */
 bool fy_cuda_sees(int32_t number, int32_t other);
+/*
+ * FERRY_ERR_UNSUPPORTED with a sentence: there are no multicast objects with the device. Kernels
+ * may have been compiled by the driver, from code for devices that had none: that is known, and
+ * asked, once the device is used, and nothing is loaded for it.
+ */
+ferry_status fy_cuda_check_multicast(int32_t number, ferry_error *error);
 /* What names the device in all processes. */
 ferry_status fy_cuda_uuid_of(int32_t number, CUuuid *uuid_out, ferry_error *error);
 

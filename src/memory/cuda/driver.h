@@ -68,6 +68,7 @@
     X(cuLibraryLoadData, 12000)                                                                    \
     X(cuLibraryGetKernel, 12000)                                                                   \
     X(cuKernelGetFunction, 12000)                                                                  \
+    X(cuFuncGetAttribute, 2020)                                                                    \
     X(cuOccupancyMaxActiveBlocksPerMultiprocessor, 6050)                                           \
     X(cuLaunchKernel, 4000)
 

@@ -61,23 +61,8 @@ static ferry_status ask(int32_t number, uint32_t n_devices, uint64_t bytes, uint
                         ferry_error *error)
 {
     const fy_cuda_device *device;
-    CUdevice its;
-    int can = 0;
-    if (fy_cuda.cuMulticastCreate == NULL || fy_cuda.cuMulticastAddDevice == NULL ||
-        fy_cuda.cuMulticastBindMem == NULL || fy_cuda.cuMulticastUnbind == NULL ||
-        fy_cuda.cuMulticastGetGranularity == NULL) {
-        return fy_fail(error, FERRY_ERR_UNSUPPORTED,
-                       "the CUDA driver is too old for them: they need one of CUDA 12.1 or later");
-    }
     FY_TRY(fy_cuda_enter(number, &device, error));
-    ferry_status status =
-        fy_cuda_check(fy_cuda.cuDeviceGet(&its, number), "finding a device", error);
-    FY_THEN(status, fy_cuda_check(fy_cuda.cuDeviceGetAttribute(
-                                      &can, CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED, its),
-                                  "asking what a device can do", error));
-    if (status == FERRY_OK && can == 0) {
-        status = fy_fail(error, FERRY_ERR_UNSUPPORTED, "CUDA device %d has none", (int)number);
-    }
+    ferry_status status = fy_cuda_check_multicast(number, error);
     FY_THEN(status, find_unit(number, n_devices, bytes, unit_out, error));
     fy_cuda_leave();
     return status;

@@ -126,6 +126,7 @@ struct ptx_module {
     ptx_variable variables[PTX_MOST_VARIABLES];
     uint32_t n_variables;
     uint32_t shared_bytes, local_bytes;
+    uint32_t target;
 };
 
 /*

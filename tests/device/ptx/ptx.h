@@ -27,6 +27,8 @@ enum { PTX_SAID_BYTES = 512, PTX_MOST_PLACES = 8 };
 /* NULL: it cannot be read, and `said` tells why, and in which line. */
 ptx_module *ptx_module_read(const char *text, char said[PTX_SAID_BYTES]);
 void ptx_module_free(ptx_module *module); /* NULL is allowed */
+/* The number of its target, 90 of sm_90; 0: it names none. */
+uint32_t ptx_module_target(const ptx_module *module);
 
 /* NULL: there is no such kernel. It lives as long as its module. */
 const ptx_kernel *ptx_kernel_find(const ptx_module *module, const char *name);

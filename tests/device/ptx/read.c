@@ -4,6 +4,7 @@
 #include "device/ptx/scan.h"
 
 #include <ctype.h>
+#include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -531,8 +532,11 @@ static bool read_module(reader *from)
     while (ptx_scan_next(&from->scan)) {
         uint64_t number;
         bool is_read;
-        if (is_word(from, ".version") || is_word(from, ".target")) {
+        if (is_word(from, ".version")) {
             is_read = next(from);
+        } else if (is_word(from, ".target")) {
+            is_read = next(from);
+            (void)sscanf(from->scan.word, "sm_%" SCNu32, &from->module->target);
         } else if (is_word(from, ".address_size")) {
             is_read = read_number(from, &number) &&
                       (number == 64 || refuse(from, "addresses of %u bits", (unsigned)number));
@@ -575,6 +579,11 @@ void ptx_module_free(ptx_module *module)
         free(one);
     }
     free(module);
+}
+
+uint32_t ptx_module_target(const ptx_module *module)
+{
+    return module->target;
 }
 
 const ptx_kernel *ptx_kernel_find(const ptx_module *module, const char *name)

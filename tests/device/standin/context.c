@@ -494,6 +494,16 @@ CUresult CUDAAPI cuFuncLoad(CUfunction function)
     return function != NULL ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
 }
 
+CUresult CUDAAPI cuFuncGetAttribute(int *place, CUfunction_attribute which, CUfunction function)
+{
+    ENTER(cuFuncGetAttribute, true);
+    if (function == NULL || place == NULL || which != CU_FUNC_ATTRIBUTE_PTX_VERSION) {
+        return function == NULL ? CUDA_ERROR_INVALID_HANDLE : CUDA_ERROR_INVALID_VALUE;
+    }
+    *place = standin_ptx_version();
+    return CUDA_SUCCESS;
+}
+
 /* Few, so that launches go round. */
 CUresult CUDAAPI cuOccupancyMaxActiveBlocksPerMultiprocessor(int *n_blocks, CUfunction function,
                                                              int threads, size_t shared_bytes)

@@ -191,8 +191,12 @@ struct CUstream_st *standin_stream(CUstream handle);
 /* Puts an operation on the stream, or into the capture that it is in. */
 CUresult standin_push(CUstream handle, const op *what);
 
-/* ptx.c: whether launches are executed from PTX, and a launch of it, with how it has ended. */
+/*
+ * ptx.c: whether launches are executed from PTX, for what it was made, or the twin in its place,
+ * and a launch of it, with how it has ended.
+ */
 bool standin_has_ptx(void);
+int standin_ptx_version(void);
 CUresult standin_run_ptx(int device, const op *one);
 
 /* Until everything on all streams of the device is done; every other call waits meanwhile. */

@@ -27,7 +27,7 @@
     X(cuUserObjectCreate) X(cuUserObjectRelease) X(cuGraphRetainUserObject) X(cuGraphInstantiate)  \
     X(cuGraphLaunch) X(cuGraphExecDestroy) X(cuGraphDestroy) X(cuMulticastCreate)                  \
     X(cuMulticastAddDevice) X(cuMulticastBindMem) X(cuMulticastUnbind)                             \
-    X(cuMulticastGetGranularity)
+    X(cuMulticastGetGranularity) X(cuFuncGetAttribute)
 
 typedef void (*any_fn)(void);
 
