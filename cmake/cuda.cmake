@@ -4,8 +4,9 @@
 # -crt, -nvvm and -runtime of PyPI: name it with -DFERRY_NVCC=.
 find_program(FERRY_NVCC nvcc HINTS ENV CUDA_HOME ENV CUDA_PATH PATHS /usr/local/cuda PATH_SUFFIXES bin
     DOC "The compiler of the kernels of CUDA devices")
-# Drivers compile the latest PTX for later devices: that of 9.0 has the instructions of multicast objects.
-set(FERRY_CUDA_ARCHITECTURES -gencode arch=compute_80,code=[sm_80,compute_80]
+# Devices of 8.x run what is made for 8.0. For later ones than 9.0 drivers compile PTX: that of 9.0, which has the
+# instructions of multicast objects.
+set(FERRY_CUDA_ARCHITECTURES -gencode arch=compute_80,code=sm_80
     -gencode arch=compute_90,code=[sm_90,compute_90])
 
 # The toolkit that a compiler is part of: it may be a script somewhere else.
