@@ -482,9 +482,9 @@ def simulate(record):
     text += f"\nTarget: within {percent(NEAR)}, " + (
         f"**missed in {far} of {len(cases)} rows**" if far > 0 else "met in all rows") + ".\n"
     again = sum(record.get(part, {}).get("discarded", 0) for part in ("shm", "mixed"))
-    if again > 0:
-        text += (f"\nOn one machine {again} measurements were taken again, for runs right before and "
-                 "right after them said that the machine had changed its speed meanwhile.\n")
+    if "discarded" in record.get("shm", {}):
+        text += ("\nOn one machine each measurement lies between two looks at its speed that agree; "
+                 f"{again} were taken again because they did not.\n")
     rows = [[case["case"].replace("mixed ", ""), str(case["lines"]), str(case["within_10"]),
              str(case["within_20"]), percent(case["median_off"])]
             for part in ("mixed", "mixed-hosts") for case in record.get(part, {}).get("cases", [])]
@@ -515,7 +515,7 @@ SECTIONS = [
      "at the door already. Times are the slowest member's, and medians of the rounds."),
     ("simulate", "Predictions beside measurements", simulate,
      "`ferry simulate` predicts refits: on one machine by numbers that are fitted to runs of "
-     "another layout right before and right after each, between hosts by the rate of a plain TCP stream. `ferry bench mixed --predict` "
+     "other layouts, between hosts by the rate of a plain TCP stream. `ferry bench mixed --predict` "
      "predicts calls of sizes that its costs were not fitted to: an operation in a mode at a size."),
     ("mixed", "Fused collectives, 4 ranks", mixed,
      "For each size, Open MPI's best is the fastest of all ways to write the operation with its "
