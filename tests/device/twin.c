@@ -231,20 +231,27 @@ static void take_turns(meeting *one)
     }
 }
 
-/* Not within meet(), whose setjmp would be said to spoil the loop's counter. */
-static __attribute__((noinline)) bool make_turns(meeting *one)
+/* Alone, for what returns twice, as getcontext may, is said to spoil the counters of loops around
+ * it. */
+static __attribute__((noinline)) void make_turn(meeting *one, uint32_t i)
+{
+    ucontext_t *its = &one->turns[i].context;
+    getcontext(its);
+    its->uc_stack.ss_sp = one->stacks + (size_t)i * STACK_BYTES;
+    its->uc_stack.ss_size = STACK_BYTES;
+    its->uc_link = &one->back;
+    makecontext(its, take_turn, 0);
+}
+
+static bool make_turns(meeting *one)
 {
     one->turns = calloc(one->n_turns, sizeof *one->turns);
     one->stacks = malloc((size_t)one->n_turns * STACK_BYTES);
-    for (uint32_t i = 0; one->turns != NULL && one->stacks != NULL && i < one->n_turns; i++) {
-        ucontext_t *its = &one->turns[i].context;
-        getcontext(its);
-        its->uc_stack.ss_sp = one->stacks + (size_t)i * STACK_BYTES;
-        its->uc_stack.ss_size = STACK_BYTES;
-        its->uc_link = &one->back;
-        makecontext(its, take_turn, 0);
+    bool has_memory = one->turns != NULL && one->stacks != NULL;
+    for (uint32_t i = 0; has_memory && i < one->n_turns; i++) {
+        make_turn(one, i);
     }
-    return one->turns != NULL && one->stacks != NULL;
+    return has_memory;
 }
 
 static void *meet(void *context)
