@@ -485,6 +485,11 @@ def simulate(record):
     if "discarded" in record.get("shm", {}):
         text += ("\nOn one machine each measurement lies between two looks at its speed that agree; "
                  f"{again} were taken again because they did not.\n")
+    taken = record.get("shm", {}).get("taken")
+    if taken is not None:
+        text += (f"The refits on one machine are of a run of their own: `{taken['command']}`, commit "
+                 f"`{taken['commit'][:9]}`, {taken['date'][:10]}, {taken['rounds']} rounds, other programs "
+                 f"used {percent(taken['busy_during'])}.\n")
     rows = [[case["case"].replace("mixed ", ""), str(case["lines"]), str(case["within_10"]),
              str(case["within_20"]), percent(case["median_off"])]
             for part in ("mixed", "mixed-hosts") for case in record.get(part, {}).get("cases", [])]
