@@ -60,9 +60,14 @@ def cases(mib):
     for run in (64, 96, 128, 512, 1024):
         yield (f"outer dims exchanged, runs of {run} bytes",
                made("u1", 1, 512, run).transpose(1, 0, 2), 0.7)
-    for run in (64, 128, 256, 512, 1024, 8192):
-        yield f"interleaved by one row of {run} bytes", made("u1", 1, 2, run)[:, 0], 0.7
+    for run in (24, 40, 56, 64, 128, 256, 512, 1024, 8192):
+        yield (f"interleaved by one row of {run} bytes", made("u1", 1, 2, run)[:, 0],
+               0.7 if run >= 64 else None)
     yield "every third element of 2 bytes", made("u2", 1, 4096, 3)[:, :, 0], None
+    for dtype in ("u1", "u2", "u4", "u8"):
+        for distance in (2, 3, 4, 5, 6, 7, 8):
+            size = numpy.dtype(dtype).itemsize
+            yield f"one of {distance} elements of {size} bytes", made(dtype, 1, distance)[:, 0], None
 
 
 def seconds(work):
