@@ -485,11 +485,6 @@ def simulate(record):
     if "discarded" in record.get("shm", {}):
         text += ("\nOn one machine each measurement lies between two looks at its speed that agree; "
                  f"{again} were taken again because they did not.\n")
-    taken = record.get("shm", {}).get("taken")
-    if taken is not None:
-        text += (f"The refits on one machine are of a run of their own: `{taken['command']}`, commit "
-                 f"`{taken['commit'][:9]}`, {taken['date'][:10]}, {taken['rounds']} rounds, other programs "
-                 f"used {percent(taken['busy_during'])}.\n")
     rows = [[case["case"].replace("mixed ", ""), str(case["lines"]), str(case["within_10"]),
              str(case["within_20"]), percent(case["median_off"])]
             for part in ("mixed", "mixed-hosts") for case in record.get(part, {}).get("cases", [])]
@@ -520,7 +515,7 @@ SECTIONS = [
      "at the door already. Times are the slowest member's, and medians of the rounds."),
     ("simulate", "Predictions beside measurements", simulate,
      "`ferry simulate` predicts refits: on one machine by numbers that are fitted to runs of "
-     "other layouts, between hosts by the rate of a plain TCP stream. `ferry bench mixed --predict` "
+     "another layout right before and right after each, between hosts by the rate of a plain TCP stream. `ferry bench mixed --predict` "
      "predicts calls of sizes that its costs were not fitted to: an operation in a mode at a size."),
     ("mixed", "Fused collectives, 4 ranks", mixed,
      "For each size, Open MPI's best is the fastest of all ways to write the operation with its "
