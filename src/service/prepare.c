@@ -324,7 +324,6 @@ static ferry_status begin(ferry_service *service, ferry_schedule *rounds, ferry_
     } else {
         service->program->rounds = rounds;
     }
-    FY_THEN(status, fy_check_writers(&service->registry, service->world->rank, error));
     return status == FERRY_OK ? fy_channels_make(service, error) : status;
 }
 
@@ -410,6 +409,7 @@ static ferry_status schedule(ferry_service *service, ferry_error *error)
         fy_ledger_inherit(service, service->ledger);
     }
     ferry_status status = fy_take_refusal(service, &why);
+    FY_THEN(status, fy_check_writers(&service->registry, service->world->rank, &why));
     FY_THEN(status, begin(service, NULL, &why));
     status = agree_on_facts(service, status, facts, &why);
     if (status == FERRY_OK && !heed_ledgers(service, facts)) {

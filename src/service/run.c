@@ -230,22 +230,10 @@ static ferry_status check_version(const ferry_service *service, ferry_error *err
     return FERRY_OK;
 }
 
-ferry_status fy_run_begin(ferry_service *service, ferry_error *error)
+/* Nothing of the run before is left; who may still be at work on that has been waited for. */
+static void reset(ferry_service *service, int64_t now_ns)
 {
     fy_run_state *run = service->run;
-    FY_TRY(check_version(service, error));
-    ferry_status status = fy_transport_state(service->transport, error);
-    if (status != FERRY_OK) {
-        miss_everything(service);
-        return status;
-    }
-    ferry_error why;
-    ferry_status flushed = FERRY_OK;
-    if (service->is_dirty) {
-        flushed = ferry_transport_flush(service->transport, FERRY_ANY_RANK, NULL, &why);
-        service->is_dirty = flushed != FERRY_OK;
-    }
-    int64_t now_ns = fy_now_ns();
     run->number = ++service->n_runs_begun;
     run->n_local = 0;
     run->scaled.n_done = 0;
@@ -272,13 +260,32 @@ ferry_status fy_run_begin(ferry_service *service, ferry_error *error)
     run->called_ns = 0;
     run->begin_ns = run->tick_ns = run->pulse_ns = now_ns;
     run->outcome = (fy_outcome){0};
+    for (uint32_t i = 0; i < service->program->n_parcels; i++) {
+        run->parcels[i].channel = FY_NONE;
+    }
+}
+
+ferry_status fy_run_begin(ferry_service *service, ferry_error *error)
+{
+    fy_run_state *run = service->run;
+    FY_TRY(check_version(service, error));
+    ferry_status status = fy_transport_state(service->transport, error);
+    if (status != FERRY_OK) {
+        miss_everything(service);
+        return status;
+    }
+    ferry_error why;
+    ferry_status flushed = FERRY_OK;
+    if (service->is_dirty) {
+        flushed = ferry_transport_flush(service->transport, FERRY_ANY_RANK, NULL, &why);
+        service->is_dirty = flushed != FERRY_OK;
+    }
+    int64_t now_ns = fy_now_ns();
+    reset(service, now_ns);
     forget_letters(service, run->number - 1);
     fy_watch_begin(service);
     fy_turns_begin(run);
     fy_work_begin(service->world, &service->work, run->number);
-    for (uint32_t i = 0; i < service->program->n_parcels; i++) {
-        run->parcels[i].channel = FY_NONE;
-    }
     fy_statistics_begin(service);
     fy_targets_begin(service);
     ferry_error reason;

@@ -604,6 +604,53 @@ static void give_scales(uint64_t run, float given[BAND_PLANES])
     given[1] = run == 0 ? 3.0f : 100.0f;
 }
 
+/* A plan with values w and the f32 of their matrices g, and of them codes and scales: bound. */
+typedef struct halves {
+    ferry_spec *spec;
+    ferry_plan *plan;
+    ferry_tensors *sources, *targets;
+    ferry_service *service;
+    float given[BAND_PLANES], got[BAND_PLANES];
+    unsigned char *codes, *scales;
+} halves;
+
+static void bind_halves(rank_context *me, const char *spec_text, bool is_delta,
+                        ferry_buffer numbers, halves *h)
+{
+    enum { ALL = BAND_PLANES * BAND_ROWS * BAND_COLUMNS };
+    h->codes = take(me, ALL / 2);
+    h->scales = take(me, ALL / 16);
+    const ferry_buffer buffers[] = {
+        numbers, ferry_buffer_of(h->given, sizeof h->given), ferry_buffer_of(h->codes, ALL / 2),
+        ferry_buffer_of(h->scales, ALL / 16), ferry_buffer_of(h->got, sizeof h->got)};
+    static const char *const names[] = {"w", "g", "w", "w.s", "g"};
+    must(me, ferry_spec_parse(spec_text, strlen(spec_text), "halves", &h->spec, &me->error));
+    must(me, ferry_plan_create(h->spec, NULL, &h->plan, &me->error));
+    must(me, ferry_tensors_create(&h->sources, &me->error));
+    must(me, ferry_tensors_create(&h->targets, &me->error));
+    for (size_t i = 0; i < 5; i++) {
+        must(me,
+             ferry_tensors_add(i < 2 ? h->sources : h->targets, names[i], &buffers[i], &me->error));
+    }
+    service_setup setup;
+    setup_init(me, &setup, "");
+    setup.options.delta = is_delta ? setup.options.delta : 0;
+    h->service = open_service(me, &setup.options);
+    must(me, ferry_service_bind(h->service, h->plan, h->sources, h->targets, &me->error));
+    must(me, ferry_service_schedule(h->service, &me->error));
+}
+
+static void free_halves(halves *h)
+{
+    ferry_service_destroy(h->service);
+    ferry_tensors_destroy(h->sources);
+    ferry_tensors_destroy(h->targets);
+    ferry_plan_destroy(h->plan);
+    ferry_spec_destroy(h->spec);
+    free(h->codes);
+    free(h->scales);
+}
+
 /*
  * Bands of nvfp4, of a flat source: the first are all here, while the scales of their matrices are
  * still with the last rank.
@@ -620,48 +667,22 @@ void case_nvfp4_bands(rank_context *me)
     enum { ALL = BAND_PLANES * BAND_ROWS * BAND_COLUMNS };
     static const uint64_t ends[4] = {0, 500001, 700001, ALL};
     uint64_t has = (ends[me->rank + 1] - ends[me->rank]) * sizeof(float);
-    ferry_spec *spec = NULL;
-    ferry_plan *plan = NULL;
-    ferry_tensors *sources = NULL, *targets = NULL;
-    float *own = take(me, has), given[BAND_PLANES], got[BAND_PLANES];
-    unsigned char *codes = take(me, ALL / 2), *scales = take(me, ALL / 16);
-    const ferry_buffer buffers[] = {ferry_buffer_of(own, has), ferry_buffer_of(given, sizeof given),
-                                    ferry_buffer_of(codes, ALL / 2),
-                                    ferry_buffer_of(scales, ALL / 16),
-                                    ferry_buffer_of(got, sizeof got)};
-    static const char *const names[] = {"w", "g", "w", "w.s", "g"};
-    must(me, ferry_spec_parse(spec_text, strlen(spec_text), "bands", &spec, &me->error));
-    must(me, ferry_plan_create(spec, NULL, &plan, &me->error));
-    must(me, ferry_tensors_create(&sources, &me->error));
-    must(me, ferry_tensors_create(&targets, &me->error));
-    for (size_t i = 0; i < 5; i++) {
-        must(me, ferry_tensors_add(i < 2 ? sources : targets, names[i], &buffers[i], &me->error));
-    }
-    service_setup setup;
-    setup_init(me, &setup, "");
-    setup.options.delta = 0;
-    ferry_service *service = open_service(me, &setup.options);
-    must(me, ferry_service_bind(service, plan, sources, targets, &me->error));
-    must(me, ferry_service_schedule(service, &me->error));
+    float *own = take(me, has);
+    halves h = {.spec = NULL};
+    bind_halves(me, spec_text, false, ferry_buffer_of(own, has), &h);
     for (uint64_t run = 0; run < 2; run++) {
         for (uint64_t i = ends[me->rank]; i < ends[me->rank + 1]; i++) {
             own[i - ends[me->rank]] = banded_value(run, 0, i);
         }
-        give_scales(run, given);
-        memset(got, 0, sizeof got);
-        must(me, ferry_service_run(service, NULL, &me->error));
+        give_scales(run, h.given);
+        memset(h.got, 0, sizeof h.got);
+        must(me, ferry_service_run(h.service, NULL, &me->error));
         if (me->rank == 0) {
-            check_halves(me, run, given, codes, scales);
+            check_halves(me, run, h.given, h.codes, h.scales);
         }
     }
-    ferry_service_destroy(service);
-    ferry_tensors_destroy(sources);
-    ferry_tensors_destroy(targets);
-    ferry_plan_destroy(plan);
-    ferry_spec_destroy(spec);
+    free_halves(&h);
     free(own);
-    free(codes);
-    free(scales);
 }
 
 /* A sender that has the matrices in memory of a device. */
@@ -678,31 +699,13 @@ void case_nvfp4_devices(rank_context *me)
     enum { ALL = BAND_PLANES * BAND_ROWS * BAND_COLUMNS };
     const uint64_t bytes = ALL * sizeof(float);
     bool is_far = getenv("FERRY_TEST_FAR") != NULL;
-    ferry_spec *spec = NULL;
-    ferry_plan *plan = NULL;
-    ferry_tensors *sources = NULL, *targets = NULL;
-    float *own = take(me, bytes), given[BAND_PLANES], got[BAND_PLANES];
-    unsigned char *codes = take(me, ALL / 2), *scales = take(me, ALL / 16);
+    float *own = take(me, bytes);
     ferry_buffer there = ferry_buffer_of(own, bytes);
     if (is_far) {
         must(me, ferry_memory_alloc(NULL, device_kind(), 0, bytes, &there, &me->error));
     }
-    const ferry_buffer buffers[] = {
-        there, ferry_buffer_of(given, sizeof given), ferry_buffer_of(codes, ALL / 2),
-        ferry_buffer_of(scales, ALL / 16), ferry_buffer_of(got, sizeof got)};
-    static const char *const names[] = {"w", "g", "w", "w.s", "g"};
-    must(me, ferry_spec_parse(spec_text, strlen(spec_text), "devices", &spec, &me->error));
-    must(me, ferry_plan_create(spec, NULL, &plan, &me->error));
-    must(me, ferry_tensors_create(&sources, &me->error));
-    must(me, ferry_tensors_create(&targets, &me->error));
-    for (size_t i = 0; i < 5; i++) {
-        must(me, ferry_tensors_add(i < 2 ? sources : targets, names[i], &buffers[i], &me->error));
-    }
-    service_setup setup;
-    setup_init(me, &setup, "");
-    ferry_service *service = open_service(me, &setup.options);
-    must(me, ferry_service_bind(service, plan, sources, targets, &me->error));
-    must(me, ferry_service_schedule(service, &me->error));
+    halves h = {.spec = NULL};
+    bind_halves(me, spec_text, true, there, &h);
     for (uint64_t run = 0; run < 2; run++) {
         for (uint64_t i = 0; i < ALL; i++) {
             own[i] = banded_value(run, 0, i);
@@ -710,23 +713,17 @@ void case_nvfp4_devices(rank_context *me)
         if (is_far) {
             copy_far(me, there, ferry_buffer_of(own, bytes));
         }
-        give_scales(run, given);
-        must(me, ferry_service_run(service, NULL, &me->error));
+        give_scales(run, h.given);
+        must(me, ferry_service_run(h.service, NULL, &me->error));
         if (me->rank == 1) {
-            check_halves(me, run, given, codes, scales);
+            check_halves(me, run, h.given, h.codes, h.scales);
         }
     }
-    ferry_service_destroy(service);
-    ferry_tensors_destroy(sources);
-    ferry_tensors_destroy(targets);
-    ferry_plan_destroy(plan);
-    ferry_spec_destroy(spec);
+    free_halves(&h);
     if (is_far) {
         ferry_memory_free(&there);
     }
     free(own);
-    free(codes);
-    free(scales);
 }
 
 /*

@@ -196,7 +196,7 @@ def sharded(rank: int, size: int, kind: str, port: int) -> Any:
     gathered, gather = [], DTensor.full_tensor
     mesh = None
     if rank < N_TRAINERS:
-        mesh = mesh_of(rank, port)
+        mesh = meshes_of(rank, port)
         DTensor.full_tensor = lambda self, **how: (gathered.append(tuple(self.shape)), gather(self, **how))[1]
     driven, right, kept = Driven(kind, rank, keep=True), [], []
     for step in (1, 2, 3):
@@ -214,7 +214,7 @@ def sharded(rank: int, size: int, kind: str, port: int) -> Any:
 
         for name, tensor in in_shards(cut_model(4), mesh):
             if name == "columns" and rank == 1:
-                tensor = DTensor.from_local(torch.zeros(3, 8), mesh, [Shard(0)], run_check=False,
+                tensor = DTensor.from_local(torch.zeros(3, 8), mesh[0], [Shard(0)], run_check=False,
                                             shape=tensor.shape, stride=tensor.stride())
             yield name, tensor
 
@@ -224,17 +224,22 @@ def sharded(rank: int, size: int, kind: str, port: int) -> Any:
     return gathered, right, found, kept[1] == kept[2], staged
 
 
-def mesh_of(rank: int, port: int) -> Any:
+def meshes_of(rank: int, port: int) -> Any:
+    """That of all ranks of the trainer, and one that each has for itself, as replicas have."""
     import torch.distributed as dist
     from torch.distributed.device_mesh import init_device_mesh
 
     dist.init_process_group("gloo", init_method="tcp://127.0.0.1:%d" % port, rank=rank, world_size=2)
-    return init_device_mesh("cpu", (N_TRAINERS,))
+    replicas = init_device_mesh("cpu", (N_TRAINERS, 1), mesh_dim_names=("dp", "tp"))
+    return init_device_mesh("cpu", (N_TRAINERS,)), replicas["tp"]
+
+
+REPLICAS = -2
 
 
 def cut_model(step: int) -> List[Tuple[str, Any, Optional[int]]]:
     """Names, whole tensors of random bits, and the dimension that they are cut along: -1 is none of
-    it, None a plain tensor."""
+    it, REPLICAS cuts them by the mesh that each rank has for itself, None is a plain tensor."""
     generator = torch.Generator().manual_seed(step)
 
     def random(*shape: int) -> Any:
@@ -243,18 +248,19 @@ def cut_model(step: int) -> List[Tuple[str, Any, Optional[int]]]:
     return [("rows", random(8, 6), 0), ("columns", random(7, 8), 1), ("uneven", random(5, 3), 0),
             ("few", random(1, 4).double(), 0), ("all", random(6), -1), ("plain", random(9), None),
             ("half", random(3, 6).bfloat16(), 1), ("large", random(30, 10), 0),
-            ("one", random(), -1), ("none", random(0, 4), 0), ("last", random(16), 0)]  # fmt: skip
+            ("own", random(2, 6), REPLICAS), ("one", random(), -1), ("none", random(0, 4), 0),
+            ("last", random(16), 0)]  # fmt: skip
 
 
-def in_shards(whole: Any, mesh: Any) -> Iterator[Tuple[str, Any]]:
+def in_shards(whole: Any, meshes: Any) -> Iterator[Tuple[str, Any]]:
     from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 
     for name, tensor, dim in whole:
         if dim is None:
             yield name, tensor
             continue
-        placement = Replicate() if dim < 0 else Shard(dim)
-        yield name, distribute_tensor(tensor, mesh, [placement])
+        placement = Replicate() if dim == -1 else Shard(0 if dim == REPLICAS else dim)
+        yield name, distribute_tensor(tensor, meshes[dim == REPLICAS], [placement])
 
 
 def list_of(step: int) -> List[Tuple[str, Any]]:

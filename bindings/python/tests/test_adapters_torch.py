@@ -244,6 +244,19 @@ def tied(rank, size):
     return found, said
 
 
+def turned_ties(rank, size):
+    """Ranks 0 and 1 have one tensor for two names, which they list in another order; rank 2 has two
+    tensors; rank 3 sends one for both."""
+    one = torch.zeros(4)
+    source = {"a": torch.ones(4)} if rank == 3 else None
+    if source is not None:
+        source["b"] = source["a"]
+    two = {"a": torch.zeros(4), "b": torch.zeros(4)}
+    target = [{"a": one, "b": one}, {"b": one, "a": one}, two, None][rank]
+    adapter.refit(source, target)
+    return [float(tensor.sum()) for tensor in (target or {}).values()]
+
+
 def new_of(rows):
     return torch.arange(rows * 4.0).reshape(rows, 4) - 5
 
@@ -258,7 +271,7 @@ def specs(rank, size):
 
 
 TWO = ("random_refits", "refused", "specs", "tied")
-FOUR = ("random_refits", "strided_refits", "other_orders", "several_meshes")
+FOUR = ("random_refits", "strided_refits", "other_orders", "several_meshes", "turned_ties")
 
 
 @unittest.skipIf(torch is None, "torch is not installed")
@@ -320,6 +333,9 @@ class FourRanks(unittest.TestCase):
     def test_meshes_in_other_orders_mean_what_full_tensor_says(self):
         for found in self.found:
             self.assertEqual(found["other_orders"], [True] * 5)
+
+    def test_ties_in_another_order_on_each_rank(self):
+        self.assertEqual([found["turned_ties"] for found in self.found], [[4.0, 4.0]] * 3 + [[]])
 
     def test_several_meshes_and_repeated_runs(self):
         for found in self.found:
