@@ -21,9 +21,18 @@ enum { SPIN_NS = 2000, SPIN_CROWDED_NS = 0, YIELD_NS = 200000 };
  * again soon after. The longer one is short too, and costs one time slice of every twenty or so
  * where there are strangers: with eight ranks on two cores a call takes four times as long while
  * some of them sleep. Where ranks share cores it may be a peer that computed, which this rank had
- * to wait for anyway: that is so as long as what it waits for has not come.
+ * to wait for anyway: that is so as long as what it waits for has not come. And three peers that
+ * add up half a megabyte each take about half a millisecond, so there only what takes nearly a
+ * time slice, which is 2 to 4 ms, is a stranger's: measured with eight ranks on two cores, a
+ * reduce-scatter of 512 KiB took 1.7 ms in the middle, and 1.0 ms so; beside one and two strangers
+ * nothing changed, but with 8 ms calls took three to ten times as long there.
  */
-enum { LONG_YIELD_NS = 500000, NO_YIELDS_NS = 16000000, NO_YIELDS_AGAIN_NS = 64000000 };
+enum {
+    LONG_YIELD_NS = 500000,
+    LONG_YIELD_CROWDED_NS = 1800000,
+    NO_YIELDS_NS = 16000000,
+    NO_YIELDS_AGAIN_NS = 64000000
+};
 
 void fy_world_share_cores(ferry_world *world, uint32_t n_ranks_here)
 {
@@ -125,6 +134,7 @@ static outcome yield(const wait_state *wait)
 {
     _Atomic int64_t *yields_from_ns = &wait->world->yields_from_ns;
     bool shares_cores = wait->world->spin_ns == 0;
+    int64_t long_ns = shares_cores ? LONG_YIELD_CROWDED_NS : LONG_YIELD_NS;
     int64_t now_ns = fy_now_ns();
     int64_t end_ns = now_ns + YIELD_NS;
     if (now_ns < atomic_load_explicit(yields_from_ns, memory_order_relaxed)) {
@@ -136,7 +146,7 @@ static outcome yield(const wait_state *wait)
         now_ns = fy_now_ns();
         outcome now = look(wait);
         bool was_in_time = shares_cores && now == WAITING;
-        if (now_ns - before_ns > LONG_YIELD_NS && !was_in_time) {
+        if (now_ns - before_ns > long_ns && !was_in_time) {
             stop_yielding(wait->world, before_ns, now_ns);
         }
         if (now != WAITING) {

@@ -120,6 +120,20 @@ static void test_peers_at_work(void **state)
     ferry_world_destroy(world);
 }
 
+/* What came in less than a time slice is what peers did, where cores are shared; else a stranger.
+ */
+static void test_short_work(void **state)
+{
+    (void)state;
+    for (int shares = 0; shares < 2; shares++) {
+        ferry_world *world = world_of(shares);
+        uint32_t look = shares ? AFTER_A_YIELD : AFTER_SPINNING;
+        assert_int_equal(yields_until(world, look, MS), 1);
+        assert_int_equal(yields_until(world, 2 * look, 1000) > 0, shares);
+        ferry_world_destroy(world);
+    }
+}
+
 /* Whoever begins to measure forgets them. */
 static void test_forgiven(void **state)
 {
@@ -135,9 +149,8 @@ static void test_forgiven(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_looks),
-        cmocka_unit_test(test_strangers),
-        cmocka_unit_test(test_peers_at_work),
+        cmocka_unit_test(test_looks),         cmocka_unit_test(test_strangers),
+        cmocka_unit_test(test_peers_at_work), cmocka_unit_test(test_short_work),
         cmocka_unit_test(test_forgiven),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
