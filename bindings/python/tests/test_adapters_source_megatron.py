@@ -38,6 +38,7 @@ CASES = {
     "etp": ("qwen3_moe", MOE, {"qk_layernorm": True, "num_moe_experts": EXPERTS,
                                "moe_ffn_hidden_size": INNER}, (2, 1, 1)),
     "gpt ep": ("gpt_oss", {"num_local_experts": EXPERTS}, GPT, (1, 1, 2)),
+    "gpt tp": ("gpt_oss", {"num_local_experts": EXPERTS}, GPT, (2, 1, 2)),
 }
 
 

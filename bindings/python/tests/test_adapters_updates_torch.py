@@ -41,6 +41,48 @@ class Client:
             raise RuntimeError("no room for " + what)
 
 
+class Left(Client):
+    """A server in which a trainer that is gone has an update under way, and that answers the meeting
+    with what its workers said to that one."""
+
+    is_open = True
+
+    def init_weight_transfer_engine(self, info):
+        raise RuntimeError("rank 1 was lost")
+
+    def start_weight_update(self):
+        self.asked.append("start")
+        if self.is_open:
+            raise RuntimeError("an update is under way")
+        self.is_open = True
+
+    def finish_weight_update(self):
+        self.asked.append("finish")
+        self.is_open = False
+
+
+def left(rank, size, port):
+    """Two updates, and one while another is under way."""
+    if rank == 2:
+        link, memory = worker_of(port)
+        run(link, 1)
+        run(link, 2)
+        found = attempt(lambda: run(link, 3))
+        for one in (0, 1):
+            support.await_mark("tried %d" % one)
+        link.close()
+        return found[0], memory.tolist()
+    info = FerryTrainerInitInfo(rank=rank, n_trainers=2, n_workers=1, port=port, seconds=SECONDS)
+    trainer = FerryTrainer(info, Left() if rank == 0 else None, {"w": torch.arange(6.0)})
+    versions = [trainer.send_weights().version for _ in range(2)]
+    if rank == 0:
+        trainer.client.is_open = True
+    found = attempt(trainer.send_weights)
+    support.mark("tried %d" % rank)
+    trainer.shutdown()
+    return versions, found[0], trainer.client.asked if rank == 0 else None
+
+
 def trainer_of(rank, port, refuses=""):
     info = FerryTrainerInitInfo(rank=rank, n_trainers=2, n_workers=1, port=port, seconds=SECONDS)
     return FerryTrainer(info, Client(refuses) if rank == 0 else None, {"w": torch.arange(6.0)})
@@ -182,6 +224,14 @@ class Updates(unittest.TestCase):
         for name, said, *_ in support.run_ranks(refused, 3, support.free_port(), "start"):
             self.assertEqual(name, "Aborted", said)
             self.assertIn("the server refused version 1: no room for start", said)
+
+    def test_what_a_lost_trainer_left_is_ended(self):
+        """In the first update after a meeting, and in no other one."""
+        first, second, worker = support.run_ranks(left, 3, support.free_port())
+        asked = ["start", "finish", "start", "flush", "finish", "start", "flush", "finish", "start"]
+        self.assertEqual(first, ([1, 2], "Aborted", asked))
+        self.assertEqual(second, ([1, 2], "Aborted", None))
+        self.assertEqual(worker, ("Aborted", list(range(6))))
 
     def test_an_update_that_is_not_finished_is_none(self):
         first, second, worker = support.run_ranks(refused, 3, support.free_port(), "finish")

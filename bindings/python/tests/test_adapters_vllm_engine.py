@@ -64,7 +64,7 @@ class Vllm(unittest.TestCase):
         code, said = run(HERE / "vllm_models.py")
         self.assertEqual(code, 0, said[-6000:])
         found = re.findall(r"(?m)^([\w/]+) rank (\d) of (\d): wrong (.*)$", said)
-        self.assertEqual(len(found), 9 * 3 + 4 * 2, said[-6000:])
+        self.assertEqual(len(found), 13 * 3 + 4 * 2 + 2 * 4, said[-6000:])
         self.assertEqual({one[3] for one in found}, {"none"}, said[-6000:])
 
     def test_the_engine(self):

@@ -165,6 +165,20 @@ class Extraction(unittest.TestCase):
         found = utils.extract_param_metadata(self.param(partition_dim=-1), "w", 0, groups)
         self.assertEqual((found.is_tp, found.partition_dim), (False, -1))
 
+    def test_sinks_are_cut_as_heads_are(self) -> None:
+        """Megatron-Core does not mark them: by their shape, one rank's would pass for another's."""
+        name, groups = "layers.0.core_attention.softmax_offset", types.SimpleNamespace(tp=[2, 3], dp=[3])
+        sinks = types.SimpleNamespace(shape=[4], dtype="bf16", itemsize=2)
+        for own, ranks, is_cut in ((name, [2, 3], True), (name, [3], False), (name[9:], [2, 3], True),
+                                   (name + "s", [2, 3], False), ("my" + name[9:], [2, 3], False)):
+            groups.tp = ranks
+            module = types.SimpleNamespace(
+                pg_collection=groups, named_modules=lambda: [],
+                named_parameters=lambda recurse, own=own: [(own, sinks)])
+            found = planner.describe_module(module, 3, buffers=False)[0]
+            self.assertEqual((found.is_tp, found.partition_dim, found.tensor_parallel_group_ranks),
+                             (is_cut, 0, ranks) if is_cut else (False, found.partition_dim, None), own)
+
     def test_bad_parameters(self) -> None:
         groups = types.SimpleNamespace(tp=[0, 1], dp=[0])
         cut_marks = {"tensor_model_parallel": True, "partition_dim": 0}

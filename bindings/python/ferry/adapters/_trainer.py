@@ -51,6 +51,7 @@ class Trainer:
         self._link: Optional[Link] = None
         self._exchange: Any = None
         self._has_failed = False
+        self._is_new = True  # no update since the meeting
         self.join()
 
     @classmethod
@@ -97,8 +98,17 @@ class Trainer:
             if call is not None:
                 call.wait(info.seconds)  # it has a reason, and is not to be asked anew meanwhile
             raise _because(error, call)
+        self._is_new = True
         if call is not None:
+            self._hear_of_meeting(call)
+
+    def _hear_of_meeting(self, call: "_Call") -> None:
+        """All workers have met. A server whose workers failed in an earlier request, when a trainer was
+        lost, may only say so now: that is no word of this meeting."""
+        try:
             call.join()
+        except Exception as error:
+            _log.warning("all workers of the server have met, yet it answered: %s", error)
 
     def _check_use(self, link: Link, tensors: Optional[Tensors]) -> None:
         """Collective with the workers: loaders take a slice of what does not fit, and drop what they do
@@ -201,12 +211,25 @@ class Trainer:
     def _tell(self, link: Link, version: int) -> None:
         """The server's part of an update. If it refuses, nobody may wait for its workers."""
         try:
-            self.client.start_weight_update()
+            self._start_update()
             self.client.update_weights({"version": version})
         except BaseException as error:
             if not link.world.closed:
                 link.world.abort(f"the server refused version {version}: {error}")
             raise
+
+    def _start_update(self) -> None:
+        """In the first update after a meeting what a lost trainer has begun and not finished is ended:
+        nobody else has met the workers since."""
+        is_new, self._is_new = self._is_new, False
+        try:
+            self.client.start_weight_update()
+        except Exception:
+            if not is_new:
+                raise
+            with contextlib.suppress(Exception):
+                self.client.finish_weight_update()
+            self.client.start_weight_update()
 
     def _lost(self, error: Error) -> Error:
         """With the remedy, where a worker is lost."""

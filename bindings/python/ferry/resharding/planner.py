@@ -42,6 +42,7 @@ from .utils import (
     ShardingDescriptor,
     _distributed,
     extract_all,
+    ranks_of_groups,
 )
 
 if TYPE_CHECKING:
@@ -258,9 +259,22 @@ def describe_module(
     if buffers:
         named.extend(_persistent_buffers(module))
     listed = extract_all(named, rank, groups, num_experts, build_layer_module_prefix_map(module))
+    tensor_parallel = ranks_of_groups(groups)[0]
     for meta in listed:
         _number_expert(meta, num_experts)
+        _mark_sinks(meta, tensor_parallel)
     return listed
+
+
+_SINKS = re.compile(r"(?<![^.])core_attention\.softmax_offset$")
+
+
+def _mark_sinks(meta: ParameterMetadata, ranks: Optional[List[int]]) -> None:
+    """Sinks of attention are a number for each head, and cut as the heads are. Megatron-Core leaves them
+    without a mark of that: shards of one length would pass for replicas."""
+    if meta.is_tp or ranks is None or len(ranks) < 2 or not _SINKS.search(meta.name):
+        return
+    meta.is_tp, meta.partition_dim, meta.tensor_parallel_group_ranks = True, 0, ranks
 
 
 _LOCAL_EXPERT = re.compile(r"(?<![^.])local_experts\.(\d+)(?![^.])")
