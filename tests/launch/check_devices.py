@@ -279,9 +279,15 @@ def case_info():
     devices = {(one["kind"], one["device"]): one["summary"] for one in about["devices"]}
     assert set(devices) == ({("cuda", 0), ("cuda", 1)} if STANDIN else set()), devices
     for text in devices.values():
-        assert re.search(r"compute capability 9\.0, .* GiB; driver of CUDA \d+\.\d; has no multicast objects; reaches", text), text
+        assert re.search(r"compute capability 9\.0, .* GiB; driver of CUDA \d+\.\d; has no multicast objects; reaches .*; (no NCCL|nccl [0-9.]+)$", text), text
     out = good("info", "--no-measure", env=environment(kinds()[-1]))
     assert all("%u: %s" % (key[1], text) in out for key, text in devices.items()), out
+    if STANDIN:
+        found = environment("cuda")
+        found["LD_LIBRARY_PATH"] = f"{Path(STANDIN).parent / 'standin_nccl'}:{found['LD_LIBRARY_PATH']}"
+        about = json.loads(good("info", "--json", "--no-measure", env=found))
+        said = [one["summary"] for one in about["devices"] if one["kind"] == "cuda"]
+        assert len(said) == 2 and all(re.search(r"; nccl \d+\.\d+\.\d+$", text) for text in said), said
 
 
 def case_no_driver():

@@ -8,6 +8,7 @@ What the elements are is worked out here from their bits, one by one. Prints the
 failing case with its reason and exits 1.
 """
 
+import itertools
 import json
 import math
 import random
@@ -172,6 +173,18 @@ def layout():
                                                    {"dim": 1, "axis": "dp"}]},
                   {"match": "*"}]}))
     return path
+
+
+def case_models_that_are_no_specs():
+    """A plan can be made of them all the same, which the sentence says."""
+    folder = FOLDER / "model"
+    folder.mkdir()
+    (folder / "config.json").write_text('{"architectures": ["LlamaForCausalLM"], "hidden_size": 8}')
+    for name, path in itertools.product(("plan", "run"), (folder, folder / "config.json")):
+        status, out, err = ask(name, path)
+        assert (status, out) == (1, "") and "`ferry plan --names " in err and err.count("\n") == 1, err
+    (FOLDER / "other.json").write_text("{}")
+    assert "--names" not in ask("plan", FOLDER / "other.json")[2]
 
 
 def case_stats():

@@ -176,6 +176,12 @@ def case_wrong_usage():
             (("-n", "2", "--grace", "soon", "true"), "--grace"),
             (("-n", "2", "--deadline", "0", "true"), "--deadline"),
             (("-n", "2", "--nodes", "a", "true"), "--nodes"),
+            (("-n", "2", "--nodes", "3", "true"), "2 ranks, 1 to a node, fill 2 nodes"),
+            (("-n", "9", "--nodes", "4", "true"), "9 ranks, 3 to a node, fill 3 nodes"),
+            (("-n", "2", "--nodes", "1,2", "true"), "--nodes 1,2 places 3 ranks, but there are 2"),
+            (("-n", "3", "--nodes", "1,1", "true"), "--nodes 1,1 places 2 ranks, but there are 3"),
+            (("-n", "2", "--nodes", "1,1", "--world", "4", "--master", "a:1", "true"),
+             "places 2 ranks, but there are 4"),
             (("-n", "2", "--world", "4", "true"), "--master"),
             (("-n", "2", "--first-rank", "2", "true"), "--master"),
             (("-n", "2", "--master", "host:1", "true"), "--world"),
@@ -188,6 +194,12 @@ def case_wrong_usage():
         expect("status of %s" % (words,), (status, out), (2, ""))
         one_line(err)
         assert text in err, (words, err)
+
+
+def case_nodes_that_fit():
+    for n, nodes in ((1, "3"), (2, "2"), (3, "2"), (3, "1,2"), (3, "3"), (5, "1,3,1")):
+        status, _, err = launch("-n", n, "--nodes", nodes, "true")
+        expect("status of %s on %s" % (n, nodes), (status, err), (0, ""))
 
 
 def case_options_of_the_program():

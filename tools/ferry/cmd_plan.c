@@ -57,6 +57,21 @@ bool plan_is_saved(const char *path)
     return saved;
 }
 
+/* A model's folder, or the config.json in it, is no spec, but a plan can be made of it. */
+static void point_to_names(const char *path, ferry_error *error)
+{
+    static const char name[] = "config.json";
+    char inside[4096];
+    size_t n = strlen(path), used = strlen(error->message);
+    bool is_config = n + 1 >= sizeof name && strcmp(path + n + 1 - sizeof name, name) == 0;
+    snprintf(inside, sizeof inside, "%s/%s", path, name);
+    if (is_config || access(inside, R_OK) == 0) {
+        snprintf(error->message + used, sizeof error->message - used,
+                 "; a model is planned with --names, as in `ferry plan --names megatron:vllm --to "
+                 "tp=4 CONFIG`, and --save saves that plan for ferry run");
+    }
+}
+
 ferry_status plan_open(const char *path, const ferry_plan_options *planning, ferry_plan **plan_out,
                        ferry_error *error)
 {
@@ -65,6 +80,9 @@ ferry_status plan_open(const char *path, const ferry_plan_options *planning, fer
     }
     ferry_spec *spec = NULL;
     ferry_status status = ferry_spec_load(path, &spec, error);
+    if (status != FERRY_OK) {
+        point_to_names(path, error);
+    }
     FY_THEN(status, ferry_plan_create(spec, planning, plan_out, error));
     ferry_spec_destroy(spec);
     return status;

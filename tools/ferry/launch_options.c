@@ -122,6 +122,7 @@ static int set_variable(const char *option, const char *name, const char *value)
 typedef struct launch_arguments {
     launch_request request;
     bool has_first_rank; /* 0 is said by saying nothing, too */
+    const char *nodes;   /* what --nodes says, or NULL */
 } launch_arguments;
 
 static int apply_option(int option, void *arguments)
@@ -132,6 +133,7 @@ static int apply_option(int option, void *arguments)
     case 'n':
         return read_count("-n", optarg, 1, &r->n_ranks);
     case OPT_NODES:
+        a->nodes = optarg;
         return set_variable("--nodes", "FERRY_NODES", optarg);
     case OPT_TRANSPORT:
         return set_variable("--transport", "FERRY_TRANSPORT", optarg);
@@ -156,8 +158,36 @@ static int apply_option(int option, void *arguments)
     }
 }
 
+/*
+ * Each rank would find it when it makes its world, after it has loaded its model perhaps. The text
+ * is whole numbers with commas between them. A rank alone is on the first of any number of nodes,
+ * since others may join it.
+ */
+static int check_nodes(const char *nodes, uint32_t n_ranks)
+{
+    uint64_t sum = 0, n_numbers = 0;
+    for (const char *at = nodes; at != NULL; n_numbers++) {
+        sum += strtoull(at, NULL, 10);
+        at = strchr(at, ',');
+        at = at == NULL ? NULL : at + 1;
+    }
+    if (n_numbers > 1 && sum != n_ranks) {
+        return fail_usage("launch", "--nodes %s places %llu ranks, but there are %u", nodes,
+                          (unsigned long long)sum, n_ranks);
+    }
+    uint64_t each = n_numbers == 1 && n_ranks > 1 ? (n_ranks + sum - 1) / sum : 0;
+    uint64_t filled = each == 0 ? sum : (n_ranks + each - 1) / each;
+    if (filled < sum) {
+        return fail_usage("launch",
+                          "--nodes %s: %u ranks, %llu to a node, fill %llu nodes; give the ranks "
+                          "of each node, such as 3,5",
+                          nodes, n_ranks, (unsigned long long)each, (unsigned long long)filled);
+    }
+    return EXIT_DONE;
+}
+
 /* What each option may say was checked; this is what they say together. */
-static int check_together(launch_request *r, bool has_first_rank)
+static int check_together(launch_request *r, bool has_first_rank, const char *nodes)
 {
     if (r->n_ranks == 0) {
         return fail_usage("launch", "-n is missing: how many ranks to start");
@@ -180,18 +210,18 @@ static int check_together(launch_request *r, bool has_first_rank)
                           "-n %u ranks from --first-rank %u on do not fit into a --world of %u",
                           r->n_ranks, r->first_rank, r->n_world);
     }
-    return EXIT_DONE;
+    return nodes == NULL ? EXIT_DONE : check_nodes(nodes, r->n_world);
 }
 
 int launch_parse_arguments(int argc, char **argv, launch_request *request_out)
 {
-    launch_arguments a = {{.name = "launch", .grace_seconds = LAUNCH_GRACE_SECONDS}, false};
+    launch_arguments a = {{.name = "launch", .grace_seconds = LAUNCH_GRACE_SECONDS}, false, NULL};
     int status = parse_options(&command_launch, argc, argv, apply_option, &a);
     if (status != EXIT_DONE) {
         return status;
     }
     a.request.program = argv + optind;
-    status = check_together(&a.request, a.has_first_rank);
+    status = check_together(&a.request, a.has_first_rank, a.nodes);
     if (status == EXIT_DONE) {
         *request_out = a.request;
     }

@@ -64,6 +64,7 @@ typedef struct simulate_case {
     const char *fault; /* NULL: none */
     char order[96];    /* of the destination's axes, slowest first; "": as given */
     bool is_failed;    /* there is no prediction, and error says why */
+    bool lacks_node;   /* the fault's node is none that a rank is on */
     char error[FERRY_ERROR_BYTES];
     uint32_t n_ranks;
     uint64_t moved_bytes, local_bytes;

@@ -371,6 +371,7 @@ static ferry_status predict(const simulate_request *request, const ferry_spec *s
     FY_TRY(ferry_plan_create(spec, &options, &plan, error));
     found->n_ranks = ferry_plan_rank_count(plan);
     ferry_status status = check_node(rates, found->n_ranks, error);
+    found->lacks_node = status != FERRY_OK;
     FY_THEN(status, ferry_plan_get_totals(plan, &totals, error));
     FY_THEN(status, ferry_plan_get_bound(plan, &bound, error));
     found->moved_bytes = totals.moved_bytes;

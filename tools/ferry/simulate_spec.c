@@ -473,6 +473,28 @@ static ferry_status run_layout(simulating *s, const size_t *turn)
     return status;
 }
 
+/* A node that no layout has is a slip; one that some have is a row that is not possible. */
+static ferry_status check_faults(const simulating *s)
+{
+    for (size_t f = 0; f < s->request->n_faults; f++) {
+        const simulate_case *lacking = NULL;
+        bool fits = false;
+        for (size_t i = 0; i < s->cases->n; i++) {
+            const simulate_case *one = &s->cases->at[i];
+            if (one->fault == s->request->faults[f].text) {
+                lacking = one->lacks_node ? one : lacking;
+                fits = fits || !one->lacks_node;
+            }
+        }
+        if (lacking != NULL && !fits) {
+            snprintf(s->error->message, sizeof s->error->message, "--fault %.60s: %.400s",
+                     lacking->fault, lacking->error);
+            return FERRY_ERR_INVALID_INPUT;
+        }
+    }
+    return FERRY_OK;
+}
+
 static ferry_status run_all(simulating *s)
 {
     const simulate_request *r = s->request;
@@ -549,6 +571,7 @@ ferry_status simulate_run(const simulate_request *request, simulate_cases *cases
     ferry_status status = read_spec(&s);
     FY_THEN(status, read_clusters(&s));
     FY_THEN(status, run_all(&s));
+    FY_THEN(status, check_faults(&s));
     for (size_t i = 0; i < s.n_clusters; i++) {
         json_decref(s.clusters[i].json);
     }

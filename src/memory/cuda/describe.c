@@ -1,5 +1,6 @@
 /* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
 #include "memory/cuda/memory.h"
+#include "memory/cuda/nccl_library.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -69,6 +70,14 @@ static ferry_status describe_peers(CUdevice device, int32_t number, int32_t n_de
     return FERRY_OK;
 }
 
+/* Base modes of mixed collectives are NCCL's where it is found. */
+static void describe_nccl(char *text, size_t bytes)
+{
+    const char *why, *found = fy_nccl_open_library(&why);
+    size_t used = strlen(text);
+    snprintf(text + used, bytes - used, "; %s", found == NULL ? "no NCCL" : found);
+}
+
 ferry_status fy_cuda_describe(int32_t number, char *text, size_t bytes, ferry_error *error)
 {
     int32_t n_devices;
@@ -79,5 +88,7 @@ ferry_status fy_cuda_describe(int32_t number, char *text, size_t bytes, ferry_er
     }
     FY_TRY(fy_cuda_check(fy_cuda.cuDeviceGet(&device, number), "finding a device", error));
     FY_TRY(describe_own(device, number, text, bytes, error));
-    return describe_peers(device, number, n_devices, text, bytes, error);
+    FY_TRY(describe_peers(device, number, n_devices, text, bytes, error));
+    describe_nccl(text, bytes);
+    return FERRY_OK;
 }
