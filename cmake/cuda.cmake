@@ -5,9 +5,10 @@
 find_program(FERRY_NVCC nvcc HINTS ENV CUDA_HOME ENV CUDA_PATH PATHS /usr/local/cuda PATH_SUFFIXES bin
     DOC "The compiler of the kernels of CUDA devices")
 # Devices of 8.x run what is made for 8.0. For later ones than 9.0 drivers compile PTX: that of 9.0, which has the
-# instructions of multicast objects.
-set(FERRY_CUDA_ARCHITECTURES -gencode arch=compute_80,code=sm_80
-    -gencode arch=compute_90,code=[sm_90,compute_90])
+# instructions of multicast objects. It is a file of its own, which no other device's driver reads, so it may be
+# compressed in a way that only drivers of those devices know: by a third.
+set(FERRY_CUDA_CODE -gencode arch=compute_80,code=sm_80 -gencode arch=compute_90,code=sm_90 -Xfatbin -compress-all)
+set(FERRY_CUDA_LATER_CODE -gencode arch=compute_90,code=compute_90)
 
 # The toolkit that a compiler is part of: it may be a script somewhere else.
 function(ferry_find_cuda_header)
@@ -37,9 +38,20 @@ elseif(NOT CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64|aarch64")
 else()
     set(FERRY_HAS_CUDA ON)
     set(fatbin ${PROJECT_BINARY_DIR}/ferry_kernels.fatbin)
-    add_custom_command(OUTPUT ${fatbin}
-        COMMAND ${FERRY_NVCC} -std=c++17 -fatbin ${FERRY_CUDA_ARCHITECTURES} -fmad=false -Xfatbin -compress-all
-            -I ${PROJECT_SOURCE_DIR}/src -o ${fatbin} ${PROJECT_SOURCE_DIR}/src/memory/cuda/kernels.cu
+    set(later ${PROJECT_BINARY_DIR}/ferry_kernels_later.fatbin)
+    execute_process(COMMAND ${FERRY_NVCC} --help OUTPUT_VARIABLE said ERROR_QUIET)
+    set(FERRY_CUDA_IS_SMALL OFF)
+    if(said MATCHES "compress-mode")
+        set(FERRY_CUDA_IS_SMALL ON)
+        list(APPEND FERRY_CUDA_LATER_CODE --compress-mode=size)
+    else()
+        list(APPEND FERRY_CUDA_LATER_CODE -Xfatbin -compress-all)
+    endif()
+    set(compile ${FERRY_NVCC} -std=c++17 -fatbin -fmad=false -I ${PROJECT_SOURCE_DIR}/src
+        ${PROJECT_SOURCE_DIR}/src/memory/cuda/kernels.cu)
+    add_custom_command(OUTPUT ${fatbin} ${later}
+        COMMAND ${compile} ${FERRY_CUDA_CODE} -o ${fatbin}
+        COMMAND ${compile} ${FERRY_CUDA_LATER_CODE} -o ${later}
         DEPENDS src/memory/cuda/kernels.cu src/memory/cuda/kernels.h src/memory/cuda/lanes_kernel.h
             src/memory/cuda/hash_kernel.h src/memory/cuda/scale_kernel.h src/memory/cuda/primitives.h src/exec/lanes.h
             src/memory/cuda/arguments.h src/convert/numbers.h
@@ -47,9 +59,16 @@ else()
     file(GLOB FERRY_CUDA_SOURCES CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/memory/cuda/*.c)
     ferry_plugin(cuda m ${FERRY_CUDA_SOURCES} ${PROJECT_SOURCE_DIR}/src/exec/area.c
         ${PROJECT_SOURCE_DIR}/src/host/pass.c
-        ${PROJECT_SOURCE_DIR}/src/layout/strided.c ${fatbin})
+        ${PROJECT_SOURCE_DIR}/src/layout/strided.c ${fatbin} ${later})
     target_include_directories(ferry_cuda SYSTEM PRIVATE ${FERRY_CUDA_INCLUDE} ${XXHASH_INCLUDE_DIR})
     target_link_libraries(ferry_cuda PRIVATE ${CMAKE_DL_LIBS})
-    set_source_files_properties(src/memory/cuda/fatbin.c PROPERTIES
-        COMPILE_DEFINITIONS "FY_CUDA_FATBIN=\"${fatbin}\"" OBJECT_DEPENDS ${fatbin})
+    # For each target that compiles the file.
+    function(ferry_include_fatbins target)
+        set_property(SOURCE ${PROJECT_SOURCE_DIR}/src/memory/cuda/fatbin.c TARGET_DIRECTORY ${target} PROPERTY
+            COMPILE_DEFINITIONS "FY_CUDA_FATBIN=\"${PROJECT_BINARY_DIR}/ferry_kernels.fatbin\""
+                "FY_CUDA_FATBIN_LATER=\"${PROJECT_BINARY_DIR}/ferry_kernels_later.fatbin\"")
+        set_property(SOURCE ${PROJECT_SOURCE_DIR}/src/memory/cuda/fatbin.c TARGET_DIRECTORY ${target} PROPERTY
+            OBJECT_DEPENDS ${PROJECT_BINARY_DIR}/ferry_kernels.fatbin ${PROJECT_BINARY_DIR}/ferry_kernels_later.fatbin)
+    endfunction()
+    ferry_include_fatbins(ferry_cuda)
 endif()

@@ -20,7 +20,7 @@ pack() {
     for file in "$build"/libferry.so.? "$build"/libferry_cuda.so "$build"/libferry_far.so "$build"/libferry_ucx.so; do
         [ -e "$file" ] && install -m 755 "$file" "$folder/lib/"
     done
-    cp "$build/ferry_kernels.fatbin" "$folder/lib/"
+    cp "$build"/ferry_kernels{,_later}.fatbin "$folder/lib/"
     mkdir -p "$folder/python"
     cp -rL "$build/bindings/python/ferry" "$folder/python/"
     cp "$(dirname "${BASH_SOURCE[0]}")"/../bindings/python/tests/{test_cuda,support}.py "$folder/python/"

@@ -110,7 +110,7 @@ static struct {
 #undef FIELD
 } cu;
 
-extern const unsigned char fy_cuda_fatbin[];
+extern const unsigned char fy_cuda_fatbin[], fy_cuda_fatbin_later[];
 
 static CUcontext context;
 static CUstream stream, second;
@@ -1398,14 +1398,17 @@ static bool open_driver(void)
 static void set_up(void)
 {
     void *base = NULL;
+    int major = 0;
     GOOD(cu.cuInit(0));
+    GOOD(cu.cuDeviceGetAttribute(&major, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, 0));
+    const unsigned char *code = major > 9 ? fy_cuda_fatbin_later : fy_cuda_fatbin;
     GOOD(cu.cuDevicePrimaryCtxRetain(&context, 0));
     GOOD(cu.cuCtxPushCurrent(context));
     GOOD(cu.cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
     GOOD(cu.cuStreamCreate(&second, CU_STREAM_NON_BLOCKING));
     GOOD(cu.cuMemAlloc(&device, BYTES));
     GOOD(cu.cuMemHostAlloc(&base, BYTES, CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP));
-    GOOD(cu.cuLibraryLoadData(&library, fy_cuda_fatbin, NULL, NULL, 0, NULL, NULL, 0));
+    GOOD(cu.cuLibraryLoadData(&library, code, NULL, NULL, 0, NULL, NULL, 0));
     pinned = base;
 }
 

@@ -302,6 +302,16 @@ def case_no_driver():
     assert os.path.exists("/dev/nvidiactl") or re.search(r"(?m)^  cuda +0: memory of kind cuda: ", out), out
 
 
+def case_all_devices_have_their_kernels():
+    """Machine code, or for later ones what their drivers compile."""
+    for capability in ("80", "86", "89", "90", "100", "120") if STANDIN else ():
+        env = environment("cuda", STANDIN_CAPABILITY=capability)
+        good("run", write(), "--memory", "cuda", env=env)
+        said = json.loads(good("info", "--json", "--no-measure", env=env))["devices"]
+        text = next(one["summary"] for one in said if one["kind"] == "cuda")
+        assert f"compute capability {capability[:-1]}.{capability[-1]}," in text, text
+
+
 def case_drivers_that_do_not_do():
     """Too old, lacking what is needed, without a device, or with one that is too old."""
     if not STANDIN:
@@ -310,7 +320,7 @@ def case_drivers_that_do_not_do():
                             ("has no cuLibraryLoadData: ferry needs a driver of CUDA 12",
                              {"STANDIN_LACKS": "cuLibraryLoadData"}),
                             (r"sees no device \(CUDA_ERROR_NO_DEVICE\)", {"STANDIN_DEVICES": "0"}),
-                            (r"compute capability 7\.0, and ferry needs 8\.0", {"STANDIN_OLD": "1"})):
+                            (r"compute capability 7\.5, and ferry needs 8\.0", {"STANDIN_CAPABILITY": "75"})):
         bad(1, "^ferry run: .*" + text, "run", write(), "--memory", "cuda",
             env=environment("cuda", **variables))
 

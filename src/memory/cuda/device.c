@@ -9,12 +9,13 @@
 #include <string.h>
 
 enum { LEAST_CAPABILITY = 8 };    /* major: the kernels are built for it and later ones */
+enum { MOST_OF_CODE = 9 };        /* major: drivers compile PTX for later ones */
 enum { LEAST_OF_MULTICAST = 90 }; /* of PTX: see FY_HAS_FLEETS */
 
 uint32_t fy_cuda_waves = 0;
 
-/* Machine code and PTX of all kernels: cmake/fatbin.S.in. */
-extern const unsigned char fy_cuda_fatbin[];
+/* All kernels, as machine code and as PTX: fatbin.c. */
+extern const unsigned char fy_cuda_fatbin[], fy_cuda_fatbin_later[];
 
 static const char *const names[FY_CUDA_N_KERNELS] = {
 #define NAME(name, type) #name,
@@ -24,7 +25,7 @@ static const char *const names[FY_CUDA_N_KERNELS] = {
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of what is prepared */
 static fy_cuda_device **devices;                         /* NULL: not prepared yet */
-static CUlibrary kernels;
+static CUlibrary libraries[2];                           /* of machine code, of PTX */
 
 static ferry_status attribute_of(CUdevice device, CUdevice_attribute which, int *value_out,
                                  ferry_error *error)
@@ -55,14 +56,27 @@ static ferry_status check_abilities(CUdevice device, int32_t number, ferry_error
     return FERRY_OK;
 }
 
-/* In the device's context. */
-static ferry_status load_kernels(fy_cuda_device *device, ferry_error *error)
+/* The one that serves the device; a process may have devices of both kinds. */
+static ferry_status open_library(CUdevice device, CUlibrary *library_out, ferry_error *error)
 {
-    if (kernels == NULL) {
-        FY_TRY(fy_cuda_check(
-            fy_cuda.cuLibraryLoadData(&kernels, fy_cuda_fatbin, NULL, NULL, 0, NULL, NULL, 0),
-            "loading ferry's kernels", error));
+    int major = 0;
+    FY_TRY(attribute_of(device, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, &major, error));
+    bool is_later = major > MOST_OF_CODE;
+    CUlibrary *library = &libraries[is_later];
+    if (*library == NULL) {
+        const unsigned char *code = is_later ? fy_cuda_fatbin_later : fy_cuda_fatbin;
+        FY_TRY(fy_cuda_check(fy_cuda.cuLibraryLoadData(library, code, NULL, NULL, 0, NULL, NULL, 0),
+                             "loading ferry's kernels", error));
     }
+    *library_out = *library;
+    return FERRY_OK;
+}
+
+/* In the device's context. */
+static ferry_status load_kernels(CUdevice number, fy_cuda_device *device, ferry_error *error)
+{
+    CUlibrary kernels;
+    FY_TRY(open_library(number, &kernels, error));
     for (int i = 0; i < FY_CUDA_N_KERNELS; i++) {
         CUkernel kernel;
         CUresult result = fy_cuda.cuLibraryGetKernel(&kernel, kernels, names[i]);
@@ -98,7 +112,7 @@ static ferry_status prepare(int32_t number, fy_cuda_device *fresh, ferry_error *
     FY_TRY(fy_cuda_check(fy_cuda.cuDevicePrimaryCtxRetain(&fresh->context, device),
                          "taking a device's primary context", error));
     FY_TRY(fy_cuda_check(fy_cuda_push(fresh->context), "entering a device", error));
-    ferry_status status = load_kernels(fresh, error);
+    ferry_status status = load_kernels(device, fresh, error);
     fy_cuda_leave();
     return status;
 }

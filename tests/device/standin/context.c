@@ -321,6 +321,13 @@ CUresult CUDAAPI cuDeviceGetUuid(CUuuid *uuid, CUdevice device)
     return CUDA_SUCCESS;
 }
 
+/* STANDIN_CAPABILITY: 86 is 8.6. */
+static unsigned capability(void)
+{
+    const char *said = getenv("STANDIN_CAPABILITY");
+    return said != NULL ? (unsigned)atoi(said) : 90;
+}
+
 CUresult CUDAAPI cuDeviceGetAttribute(int *value, CUdevice_attribute which, CUdevice device)
 {
     ENTER(cuDeviceGetAttribute, false);
@@ -332,10 +339,10 @@ CUresult CUDAAPI cuDeviceGetAttribute(int *value, CUdevice_attribute which, CUde
     }
     switch (which) {
     case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR:
-        *value = getenv("STANDIN_OLD") != NULL ? 7 : 9;
+        *value = (int)(capability() / 10);
         return CUDA_SUCCESS;
     case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR:
-        *value = 0;
+        *value = (int)(capability() % 10);
         return CUDA_SUCCESS;
     case CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT:
         *value = N_PROCESSORS;
@@ -439,9 +446,40 @@ CUresult CUDAAPI cuCtxSynchronize(void)
  * Kernels
  */
 
+enum { MOST_LIBRARIES = 16, FAT_HEADER_BYTES = 16, FAT_ENTRY_BYTES = 32, FAT_PTX = 1 };
+
+/* What code is there for: one that serves this device, or only others, or it is no code. */
 static struct CUlib_st {
-    int unused;
-} library, nonsense;
+    bool is_fat, serves;
+} libraries[MOST_LIBRARIES];
+static _Atomic unsigned n_libraries;
+
+static uint64_t number_at(const unsigned char *bytes, size_t n_bytes)
+{
+    uint64_t number = 0;
+    memcpy(&number, bytes, n_bytes);
+    return number;
+}
+
+/*
+ * A header with the length of what follows; then for each image its kind, the length of its own
+ * header, its length, and at 28 what it was compiled for. Machine code serves devices of that major
+ * version and at least that minor one; PTX serves all that are not older.
+ */
+static void read_fatbin(const unsigned char *bytes, struct CUlib_st *library)
+{
+    static const unsigned char magic[] = {0x50, 0xed, 0x55, 0xba};
+    library->is_fat = memcmp(bytes, magic, sizeof magic) == 0;
+    const unsigned char *at = bytes + FAT_HEADER_BYTES;
+    const unsigned char *end = library->is_fat ? at + number_at(bytes + 8, 8) : at;
+    while (at + FAT_ENTRY_BYTES <= end) {
+        uint64_t made_for = number_at(at + 28, 4);
+        bool is_ptx = number_at(at, 2) == FAT_PTX;
+        library->serves |=
+            made_for <= capability() && (is_ptx || made_for / 10 == capability() / 10);
+        at += number_at(at + 4, 4) + number_at(at + 8, 8);
+    }
+}
 
 CUresult CUDAAPI cuLibraryLoadData(CUlibrary *place, const void *code, CUjit_option *options,
                                    void **values, unsigned n_options,
@@ -449,7 +487,6 @@ CUresult CUDAAPI cuLibraryLoadData(CUlibrary *place, const void *code, CUjit_opt
                                    unsigned n_library_options)
 {
     ENTER(cuLibraryLoadData, false);
-    const unsigned char *bytes = code;
     (void)options;
     (void)values;
     (void)library_options;
@@ -457,18 +494,29 @@ CUresult CUDAAPI cuLibraryLoadData(CUlibrary *place, const void *code, CUjit_opt
     if (place == NULL || code == NULL || n_options != 0 || n_library_options != 0) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    bool is_fat = bytes[0] == 0x50 && bytes[1] == 0xed && bytes[2] == 0x55 && bytes[3] == 0xba;
-    *place = is_fat ? &library : &nonsense; /* drivers look at code when something is asked of it */
+    unsigned number = atomic_fetch_add(&n_libraries, 1);
+    if (number >= MOST_LIBRARIES) {
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    read_fatbin(code, &libraries[number]);
+    *place = &libraries[number]; /* drivers look at code when something is asked of it */
     return CUDA_SUCCESS;
 }
 
 CUresult CUDAAPI cuLibraryGetKernel(CUkernel *place, CUlibrary from, const char *name)
 {
     ENTER(cuLibraryGetKernel, false);
-    if (place == NULL || name == NULL || from != &library) {
-        return from == &library    ? CUDA_ERROR_INVALID_VALUE
-               : from == &nonsense ? CUDA_ERROR_INVALID_IMAGE
-                                   : CUDA_ERROR_INVALID_HANDLE;
+    if (from < libraries || from >= libraries + MOST_LIBRARIES) {
+        return CUDA_ERROR_INVALID_HANDLE;
+    }
+    if (!from->is_fat) {
+        return CUDA_ERROR_INVALID_IMAGE;
+    }
+    if (place == NULL || name == NULL) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    if (!from->serves) {
+        return CUDA_ERROR_NO_BINARY_FOR_GPU;
     }
     const twin_kernel *found = twin_find(name);
     if (found == NULL) {
