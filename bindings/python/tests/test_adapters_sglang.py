@@ -119,12 +119,18 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
     asked = []
     answers = {}
+    is_open = None  # whether there is a session; None: not looked at
 
     def do_POST(self):
         said = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         path = self.path[1:]
         self.asked.append((path, said, self.headers["Authorization"]))
         status, text = self.answers.get(path, (200, '{"success": true, "message": "Success"}'))
+        if self.is_open is not None and path in ("begin_weight_update", "end_weight_update"):
+            begins = path == "begin_weight_update"
+            if begins == self.is_open:
+                status, text = 400, '{"success": false, "message": "a session is, or is not, open"}'
+            Handler.is_open = begins
         self.send_response(status)
         self.end_headers()
         self.wfile.write(text.encode())
@@ -140,7 +146,7 @@ class Requests(unittest.TestCase):
         self.thread = threading.Thread(target=self.http.serve_forever)
         self.thread.start()
         self.addCleanup(self.end)
-        Handler.asked, Handler.answers = [], {}
+        Handler.asked, Handler.answers, Handler.is_open = [], {}, None
         url = "http://127.0.0.1:%d/" % self.http.server_port
         self.server = sglang.Server(url, key="of the test", seconds=60.0)
 
@@ -178,6 +184,20 @@ class Requests(unittest.TestCase):
         with self.assertRaisesRegex(Error, "alone"):
             self.server.init_weight_transfer_engine({"n_workers": 1})
         self.assertEqual(Handler.asked[-1][0], "end_weight_update")
+
+    def test_a_session_that_a_lost_trainer_left_is_ended(self):
+        Handler.is_open = True
+        self.server.init_weight_transfer_engine({"n_workers": 1})
+        paths = [path.partition("_")[0] for path, _, _ in Handler.asked]
+        self.assertEqual(paths, ["begin", "end", "begin", "update", "end"])
+        self.server.start_weight_update()
+        with self.assertRaisesRegex(Error, "open"):  # an update within one is none of a lost trainer
+            self.server.start_weight_update()
+        Handler.is_open, Handler.asked = None, []
+        Handler.answers["begin_weight_update"] = 400, '{"success": false, "message": "no room"}'
+        with self.assertRaisesRegex(Error, "no room"):
+            self.server.init_weight_transfer_engine({"n_workers": 1})
+        self.assertNotIn("update_weights_from_tensor", [path for path, _, _ in Handler.asked])
 
     def test_who_is_not_there(self):
         with self.assertRaisesRegex(Error, "begin_weight_update: "):

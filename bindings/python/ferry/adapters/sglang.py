@@ -293,11 +293,21 @@ class Server:
     def init_weight_transfer_engine(self, info: Dict[str, Any]) -> None:
         """The workers meet the trainer."""
         self._n_workers = info["n_workers"]
-        self.start_weight_update()
+        self._begin_anew()
         try:
             self._load({"meet": info}, flush_cache=False)
         finally:
             self.finish_weight_update()
+
+    def _begin_anew(self) -> None:
+        """A trainer that was lost within an update has left its session open, in which no other one can
+        meet the workers. A server that refuses for another reason does so again."""
+        try:
+            self.start_weight_update()
+        except Error:
+            with contextlib.suppress(Error):
+                self.finish_weight_update()
+            self.start_weight_update()
 
     def start_weight_update(self) -> None:
         """Weights are as loaders want them, from now on."""
