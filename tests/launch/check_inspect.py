@@ -183,8 +183,11 @@ def case_models_that_are_no_specs():
     for name, path in itertools.product(("plan", "run"), (folder, folder / "config.json")):
         status, out, err = ask(name, path)
         assert (status, out) == (1, "") and "`ferry plan --names " in err and err.count("\n") == 1, err
-    (FOLDER / "other.json").write_text("{}")
-    assert "--names" not in ask("plan", FOLDER / "other.json")[2]
+    (FOLDER / "config.json").write_text('{"format": "ferry.spec/1", "model_type": 3}')
+    (FOLDER / "list.json").write_text('["model_type"]')
+    for path in (FOLDER / "config.json", FOLDER / "list.json", FOLDER / "none" / "config.json", FOLDER):
+        err = ask("plan", path)[2]
+        assert err.count("\n") == 1 and "--names" not in err, err
 
 
 def case_stats():

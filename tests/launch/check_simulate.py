@@ -107,10 +107,16 @@ def case_faults_of_nodes_that_are_not_there():
     found = simulate(SPEC, "--fault", "slow:5=0.5", "--sweep", "tp=4,8")
     assert ["error" in one for one in found] == [False, True, False, False], found
     assert found[1]["error"].startswith("there is no node 5: the 40 ranks"), found[1]
+    # A layout that is not possible at all does not have the node either.
+    words = (SPEC, "--sweep", "tp=8,5", "--fit", "dp", "--fault")
+    assert ask("simulate", *words, "slow:99=0.5")[0] == 1
+    assert ["error" in one for one in simulate(*words, "slow:4=0.5")] == [False, False, True, True]
     spec = spec_of()
     spec["cluster"]["ranks_per_node"] = 5000
     path = FOLDER / "one-node.json"
     path.write_text(json.dumps(spec))
+    status, _, err = ask("simulate", path, "--fault", "lost:1")
+    assert status == 1 and "there is no node 1: the 40 ranks are on 1 node," in err, err
     lost = simulate(path, "--fault", "lost:0")[1]
     assert "more than the 4096" in lost["error"], lost
 

@@ -7,9 +7,11 @@
 #include "units.h"
 
 #include <errno.h>
+#include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 static const char help[] =
@@ -57,15 +59,30 @@ bool plan_is_saved(const char *path)
     return saved;
 }
 
+enum { MOST_CONFIG_BYTES = 1 << 20 };
+
+/* Whether the file is JSON that says what Hugging Face's config.json says, and no spec. */
+static bool is_model(const char *path)
+{
+    struct stat about;
+    if (stat(path, &about) != 0 || !S_ISREG(about.st_mode) || about.st_size > MOST_CONFIG_BYTES) {
+        return false;
+    }
+    json_t *json = json_load_file(path, 0, NULL);
+    bool is = json_object_get(json, "format") == NULL &&
+              (json_object_get(json, "architectures") != NULL ||
+               json_object_get(json, "model_type") != NULL);
+    json_decref(json);
+    return is;
+}
+
 /* A model's folder, or the config.json in it, is no spec, but a plan can be made of it. */
 static void point_to_names(const char *path, ferry_error *error)
 {
-    static const char name[] = "config.json";
     char inside[4096];
-    size_t n = strlen(path), used = strlen(error->message);
-    bool is_config = n + 1 >= sizeof name && strcmp(path + n + 1 - sizeof name, name) == 0;
-    snprintf(inside, sizeof inside, "%s/%s", path, name);
-    if (is_config || access(inside, R_OK) == 0) {
+    size_t used = strlen(error->message);
+    snprintf(inside, sizeof inside, "%s/config.json", path);
+    if (is_model(path) || is_model(inside)) {
         snprintf(error->message + used, sizeof error->message - used,
                  "; a model is planned with --names, as in `ferry plan --names megatron:vllm --to "
                  "tp=4 CONFIG`, and --save saves that plan for ferry run");

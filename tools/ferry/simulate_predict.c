@@ -337,23 +337,29 @@ static ferry_status check_node(const simulate_rates *rates, uint32_t n_ranks, fe
     return FERRY_ERR_INVALID_INPUT;
 }
 
-/* The ranks of a lost node, as far as there can be ranks. */
-static ferry_status list_lost(const simulate_rates *rates, uint32_t lost[MOST_LOST], size_t *n_out,
-                              ferry_error *error)
+/* The ranks of a lost node, as far as there can be ranks; how many, also where they are too many to
+ * list. */
+static uint64_t list_lost(const simulate_rates *rates, uint32_t lost[MOST_LOST])
 {
     uint64_t first = (uint64_t)rates->fault.node * rates->ranks_per_node;
     uint64_t end = first + rates->ranks_per_node;
     end = end < FERRY_MAX_RANKS ? end : FERRY_MAX_RANKS;
-    if (first < end && end - first > MOST_LOST) {
-        snprintf(error->message, sizeof error->message,
-                 "node %u has %llu ranks, more than the %d of which the loss is predicted",
-                 rates->fault.node, (unsigned long long)(end - first), MOST_LOST);
-        return FERRY_ERR_LIMIT;
+    uint64_t n = first < end ? end - first : 0;
+    for (uint64_t i = 0; i < n && n <= MOST_LOST; i++) {
+        lost[i] = (uint32_t)(first + i);
     }
-    for (; first < end; first++) {
-        lost[(*n_out)++] = (uint32_t)first;
+    return n;
+}
+
+static ferry_status check_lost(const simulate_rates *rates, uint64_t n_lost, ferry_error *error)
+{
+    if (n_lost <= MOST_LOST) {
+        return FERRY_OK;
     }
-    return FERRY_OK;
+    snprintf(error->message, sizeof error->message,
+             "node %u has %llu ranks, more than the %d of which the loss is predicted",
+             rates->fault.node, (unsigned long long)n_lost, MOST_LOST);
+    return FERRY_ERR_LIMIT;
 }
 
 static ferry_status predict(const simulate_request *request, const ferry_spec *spec,
@@ -364,14 +370,15 @@ static ferry_status predict(const simulate_request *request, const ferry_spec *s
     ferry_plan_bound bound = FERRY_PLAN_BOUND_INIT;
     ferry_plan *plan = NULL;
     uint32_t lost[MOST_LOST];
-    if (rates->fault.text != NULL && rates->fault.factor <= 0) {
-        FY_TRY(list_lost(rates, lost, &options.n_lost_ranks, error));
-        options.lost_ranks = lost;
-    }
+    bool is_loss = rates->fault.text != NULL && rates->fault.factor <= 0;
+    uint64_t n_lost = is_loss ? list_lost(rates, lost) : 0;
+    options.lost_ranks = lost;
+    options.n_lost_ranks = n_lost <= MOST_LOST ? (size_t)n_lost : 0;
     FY_TRY(ferry_plan_create(spec, &options, &plan, error));
     found->n_ranks = ferry_plan_rank_count(plan);
     ferry_status status = check_node(rates, found->n_ranks, error);
     found->lacks_node = status != FERRY_OK;
+    FY_THEN(status, check_lost(rates, n_lost, error));
     FY_THEN(status, ferry_plan_get_totals(plan, &totals, error));
     FY_THEN(status, ferry_plan_get_bound(plan, &bound, error));
     found->moved_bytes = totals.moved_bytes;

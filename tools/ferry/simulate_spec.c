@@ -473,7 +473,10 @@ static ferry_status run_layout(simulating *s, const size_t *turn)
     return status;
 }
 
-/* A node that no layout has is a slip; one that some have is a row that is not possible. */
+/*
+ * A node that no layout has is a slip; one that some have is a row that is not possible. A row that
+ * is not possible for another reason says nothing of the node.
+ */
 static ferry_status check_faults(const simulating *s)
 {
     for (size_t f = 0; f < s->request->n_faults; f++) {
@@ -483,7 +486,7 @@ static ferry_status check_faults(const simulating *s)
             const simulate_case *one = &s->cases->at[i];
             if (one->fault == s->request->faults[f].text) {
                 lacking = one->lacks_node ? one : lacking;
-                fits = fits || !one->lacks_node;
+                fits = fits || !one->is_failed;
             }
         }
         if (lacking != NULL && !fits) {
