@@ -5,8 +5,8 @@
 find_program(FERRY_NVCC nvcc HINTS ENV CUDA_HOME ENV CUDA_PATH PATHS /usr/local/cuda PATH_SUFFIXES bin
     DOC "The compiler of the kernels of CUDA devices")
 # Devices of 8.x run what is made for 8.0. For later ones than 9.0 drivers compile PTX: that of 9.0, which has the
-# instructions of multicast objects. It is a file of its own, which no other device's driver reads, so it may be
-# compressed in a way that only drivers of those devices know: by a third.
+# instructions of multicast objects. It is a file of its own, which no other device's driver reads: those that compile
+# PTX of this nvcc know its way to compress it by a third more, and older ones do not.
 set(FERRY_CUDA_CODE -gencode arch=compute_80,code=sm_80 -gencode arch=compute_90,code=sm_90 -Xfatbin -compress-all)
 set(FERRY_CUDA_LATER_CODE -gencode arch=compute_90,code=compute_90)
 

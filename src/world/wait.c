@@ -23,9 +23,11 @@ enum { SPIN_NS = 2000, SPIN_CROWDED_NS = 0, YIELD_NS = 200000 };
  * some of them sleep. Where ranks share cores it may be a peer that computed, which this rank had
  * to wait for anyway: that is so as long as what it waits for has not come. And three peers that
  * add up half a megabyte each take about half a millisecond, so there only what takes nearly a
- * time slice, which is 2 to 4 ms, is a stranger's: measured with eight ranks on two cores, a
- * reduce-scatter of 512 KiB took 1.7 ms in the middle, and 1.0 ms so; beside one and two strangers
- * nothing changed, but with 8 ms calls took three to ten times as long there.
+ * time slice is a stranger's. With Linux 6.18 and 250 ticks a second that is 4 ms; where it is less
+ * than this, strangers cost a slice each time. Measured with eight ranks on two cores, 6 rounds of
+ * 5 batches of 10 ms: an all-gather of 512 KiB took 0.97 ms in the middle and 1.70 in the upper
+ * quarter, and takes 0.80 and 0.82. Beside one and two strangers nothing changed, but with a limit
+ * of 8 ms calls took three to ten times as long there.
  */
 enum {
     LONG_YIELD_NS = 500000,
