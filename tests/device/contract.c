@@ -758,6 +758,26 @@ static fy_cuda_copy flat_copy(CUdeviceptr to, CUdeviceptr from, uint32_t unit, u
     return one;
 }
 
+/* Whether this device has kernels of the code, at the latest when one is asked for. */
+static bool serves(const unsigned char *code)
+{
+    CUlibrary from;
+    CUkernel kernel;
+    CUfunction function;
+    return cu.cuLibraryLoadData(&from, code, NULL, NULL, 0, NULL, NULL, 0) == CUDA_SUCCESS &&
+           cu.cuLibraryGetKernel(&kernel, from, "fy_cuda_copy_16") == CUDA_SUCCESS &&
+           cu.cuKernelGetFunction(&function, kernel) == CUDA_SUCCESS;
+}
+
+/* Machine code is for a major version; what a driver compiles, for all that are not older. */
+static void case_code(void)
+{
+    int major = 0;
+    GOOD(cu.cuDeviceGetAttribute(&major, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, 0));
+    SO(serves(fy_cuda_fatbin) == (major == 8 || major == 9));
+    SO(serves(fy_cuda_fatbin_later) == (major >= 9));
+}
+
 static void case_kernels(void)
 {
     static const char none[256] = "no code";
@@ -1358,6 +1378,7 @@ static const test_case cases[] = {{"versions", case_versions, false},
                                   {"graph_kernels", case_graph_kernels, false},
                                   {"graph_waits", case_graph_waits, false},
                                   {"graph_objects", case_graph_objects, false},
+                                  {"code", case_code, false},
                                   {"kernels", case_kernels, false},
                                   {"blocking", case_blocking, false},
                                   {"freeing", case_freeing, false},
