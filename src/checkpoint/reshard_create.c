@@ -342,7 +342,7 @@ static ferry_status load_layout(ferry_reshard *c, ferry_error *error)
 static ferry_status make_side(ferry_reshard *c, const json_t *config, ferry_error *error)
 {
     ferry_status status = FERRY_OK;
-    if (c->is_sharded && fy_short_form_is(c->to)) {
+    if (c->is_sharded && c->boxed == NULL && fy_short_form_is(c->to)) {
         status = apply_short_form(c, config, error);
     }
     if (c->is_sharded && c->boxed == NULL && c->quantize != NULL) {
@@ -661,7 +661,7 @@ static ferry_status make_job(ferry_reshard *c, const json_t *config, ferry_error
                                  .boxes = c->boxes_quantize ? c->to : NULL};
     fy_job_target target = {.name = c->to,
                             .tensors = c->tensors,
-                            .lists_all = c->names != NULL,
+                            .lists_all = c->names != NULL && c->boxes == NULL,
                             .subset = c->subset,
                             .options = &changes,
                             .config = config};

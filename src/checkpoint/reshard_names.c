@@ -2,7 +2,10 @@
 /* A reshard to another naming: the list of its tensors, with what they are made of. */
 #include "checkpoint/reshard.h"
 
+#include "checkpoint/names_boxes.h"
+#include "checkpoint/short_form.h"
 #include "model/map.h"
+#include "model/naming.h"
 
 #include <ferry/names.h>
 
@@ -72,11 +75,32 @@ static ferry_status list_targets(ferry_reshard *c, const ferry_map *map, ferry_e
     return fy_check_memory(done, "the tensors of a reshard", error);
 }
 
+/* Of what is not in boxes. */
+static ferry_status check_straight(const ferry_reshard *c, ferry_names *names, const way *w,
+                                   ferry_error *error)
+{
+    bool turned;
+    FY_TRY(fy_naming_is_turned(names, w->from, w->to, &turned, error));
+    return turned ? fy_fail(error, FERRY_ERR_UNSUPPORTED,
+                            "%s: %s has tensors that %s has transposed, and a folder of ranks can "
+                            "have them, but not %s; give a short form: tp=1 is one file that has "
+                            "all",
+                            c->from->path, w->from, w->to, c->to)
+                  : FERRY_OK;
+}
+
 static ferry_status name_tensors(ferry_reshard *c, ferry_names *names, way *w, ferry_error *error)
 {
     ferry_map *map = NULL;
     FY_TRY(find_from(c, names, w, error));
     FY_TRY(see_all(c, names, w->from, error));
+    if (c->is_sharded && fy_short_form_is(c->to)) {
+        FY_TRY(fy_names_box_side(names, w->from, w->to, c->to, &c->boxes, error));
+        if (c->boxes != NULL) {
+            return FERRY_OK;
+        }
+    }
+    FY_TRY(check_straight(c, names, w, error));
     FY_TRY(ferry_names_get_map(names, w->from, w->to, &map, error));
     ferry_status status = list_targets(c, map, error);
     ferry_map_destroy(map);

@@ -37,6 +37,7 @@ typedef struct fy_naming_tensor {
     const json_t *how; /* the value of its name in the rule */
     uint64_t rule;
     uint32_t n_dims;
+    const char *first_of; /* an axis: ranks but the first along it have zeros; NULL: none */
     bool is_stacked, is_transposed, is_optional, is_seen;
     ferry_dtype dtype;
     uint64_t shape[FERRY_MAX_DIMS];
@@ -102,6 +103,19 @@ ferry_status fy_naming_list(ferry_names *names, const char *from, const char *to
 /* As ferry_names_get_side, for a spec that has the tensors of `from` and their types. */
 ferry_status fy_naming_side(ferry_names *names, const char *from, const char *to, uint32_t rank,
                             ferry_side **side_out, ferry_error *error);
+
+/* How a side is cut whose tensors fy_naming_list has listed. */
+typedef struct fy_naming_cut {
+    const struct fy_problem *problem; /* its destination is that side */
+    bool is_source;                   /* who has zeros says nothing of a tensor */
+    bool (*is_first)(void *context, const char *axis, uint32_t rank);
+    void *context;
+} fy_naming_cut;
+
+/* As fy_naming_side, for the ranks of a cut. */
+ferry_status fy_naming_side_of_cut(ferry_names *names, const char *from, const char *to,
+                                   const fy_naming_cut *cut, ferry_side **side_out,
+                                   ferry_error *error);
 
 /* Whether it is there, as far as is known. */
 bool fy_naming_is_there(const fy_naming *naming, const fy_naming_tensor *tensor);

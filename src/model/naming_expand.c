@@ -434,6 +434,7 @@ static ferry_status make_tensor(making *m, const char *pattern, ferry_error *err
     const expanding *e = m->e;
     const json_t *of = json_is_string(m->how) ? m->how : json_object_get(m->how, "of");
     const json_t *blocks = json_object_get(m->how, "blocks");
+    const json_t *first_of = json_object_get(m->how, "first_of");
     m->blocks = 1;
     m->tensor =
         (fy_naming_tensor){.how = m->how,
@@ -447,6 +448,10 @@ static ferry_status make_tensor(making *m, const char *pattern, ferry_error *err
         return FERRY_OK;
     }
     FY_TRY(is_optional(e, &m->tensor.is_optional, error));
+    if (first_of != NULL) {
+        fy_json_place place = {.parent = &m->place, .key = "first_of"};
+        FY_TRY(fy_json_get_string(first_of, &place, &m->tensor.first_of, error));
+    }
     if (blocks != NULL) {
         FY_TRY(number_of(e, blocks, &m->place, &m->blocks, error));
     }
@@ -486,7 +491,7 @@ static ferry_status is_meant(const expanding *e, bool *meant_out, ferry_error *e
 static ferry_status make_tensors(expanding *e, bool stacked, uint64_t stack_count,
                                  ferry_error *error)
 {
-    static const char *const keys[] = {"of", "blocks", "stack", "transpose", NULL};
+    static const char *const keys[] = {"of", "blocks", "stack", "transpose", "first_of", NULL};
     const char *pattern;
     const json_t *how;
     json_object_foreach ((json_t *)e->stands, pattern, how) {

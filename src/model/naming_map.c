@@ -1,8 +1,9 @@
 /* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
 /* From two namings of the same parts to a map, or to a side in boxes. */
-#include "model/naming.h"
+#include "model/naming_box.h"
 
 #include "base/checked.h"
+#include "model/problem.h"
 
 #include <string.h>
 
@@ -14,7 +15,8 @@ typedef struct joining {
     ferry_side *side; /* NULL: a map is made */
     bool is_bare;     /* the side says neither tensors nor types: a spec does */
     size_t parameter;
-    bool *is_named; /* [tensors of from]: the side has them already */
+    const fy_naming_shard *shard; /* what the parameter has of its tensor */
+    bool *is_named;               /* [tensors of from]: the side has them already */
 } joining;
 
 /* Blocks of rows of a part, which lie in a tensor of each naming; the rows are those of each. */
@@ -156,57 +158,28 @@ static ferry_status add_to_map(const joining *j, const stretch *s, ferry_error *
     return FERRY_OK;
 }
 
-/* How far the dimensions of a tensor go on in its memory. */
-static void find_strides(const fy_naming_tensor *t, uint64_t *strides)
+/* Which dimensions of the target those of the source go along. */
+static void find_dims(const stretch *s, fy_naming_box *box)
 {
-    uint64_t step = 1;
-    for (uint32_t d = t->n_dims; d-- > 0;) {
-        strides[d] = step;
-        step *= fy_max(t->shape[d], 1);
+    uint32_t n = s->part->n_dims, from = s->source->is_stacked, to = s->target->is_stacked;
+    bool from_turned = is_turned(s->source, s->part), to_turned = is_turned(s->target, s->part);
+    box->from_dim = from + (from_turned && n == 2); /* rows, which are the first unless turned */
+    box->to_dim = to + (to_turned && n == 2);
+    box->along[0] = FY_NO_DIM; /* of a stack, of which a box has one place */
+    for (uint32_t d = 0; d < n; d++) {
+        bool is_last = d + 2 >= n && from_turned != to_turned;
+        box->along[from + d] = to + (is_last ? 2 * n - 3 - d : d);
     }
-}
-
-static uint64_t offset_of(const uint64_t *begin, const uint64_t *strides, uint32_t n_dims)
-{
-    uint64_t offset = 0;
-    for (uint32_t d = 0; d < n_dims; d++) {
-        offset += begin[d] * strides[d];
-    }
-    return offset;
-}
-
-/* Strides of the source's dimensions in the target's memory. */
-static void strides_of_source(const stretch *s, const uint64_t *of_target, uint64_t *strides)
-{
-    uint64_t plain[FERRY_MAX_DIMS] = {0};
-    uint32_t n = s->part->n_dims, lead = s->source->is_stacked;
-    memcpy(plain, of_target + s->target->is_stacked, n * sizeof *plain);
-    if (is_turned(s->target, s->part) != is_turned(s->source, s->part)) {
-        swap_last(plain, n);
-    }
-    strides[0] = 1; /* of a stack, of which a box has one place */
-    memcpy(strides + lead, plain, n * sizeof *plain);
 }
 
 static ferry_status add_to_side(const joining *j, const stretch *s, ferry_error *error)
 {
-    uint64_t strides[FERRY_MAX_DIMS], at[FERRY_MAX_DIMS], next[FERRY_MAX_DIMS];
-    ferry_side_box box = FERRY_SIDE_BOX_INIT;
-    box.tensor = s->source->name;
-    box.n_dims = s->source->n_dims;
+    fy_naming_box box = {
+        .source = s->source, .count = s->count, .from_step = s->from_step, .to_step = s->to_step};
+    find_dims(s, &box);
     place_block(s->source, s->part, s->from->place, s->from_row, s->rows, box.begin, box.shape);
-    place_block(s->target, s->part, s->to->place, s->to_row, s->rows, at, NULL);
-    find_strides(s->target, strides);
-    box.offset = offset_of(at, strides, s->target->n_dims);
-    strides_of_source(s, strides, box.strides);
-    if (s->count > 1) {
-        box.n_repeats = 1;
-        box.repeats[0].count = s->count;
-        place_block(s->source, s->part, 0, s->from_step, s->rows, box.repeats[0].begin, NULL);
-        place_block(s->target, s->part, 0, s->to_step, s->rows, next, NULL);
-        box.repeats[0].offset = offset_of(next, strides, s->target->n_dims);
-    }
-    return ferry_side_add_box(j->side, j->parameter, &box, error);
+    place_block(s->target, s->part, s->to->place, s->to_row, s->rows, box.at, NULL);
+    return fy_naming_box_add(&box, j->shard, j->side, j->parameter, error);
 }
 
 static ferry_status add_stretch(const joining *j, const stretch *s, ferry_error *error)
@@ -258,12 +231,12 @@ static ferry_status add_copy(const joining *j, const fy_naming_tensor *target, f
     if (j->map != NULL) {
         return ferry_map_add_copy(j->map, target->name, source->name, error);
     }
-    ferry_side_box box = FERRY_SIDE_BOX_INIT;
-    box.tensor = source->name;
-    box.n_dims = source->n_dims;
+    fy_naming_box box = {.source = source, .count = 1};
     memcpy(box.shape, source->shape, sizeof box.shape);
-    find_strides(source, box.strides);
-    return ferry_side_add_box(j->side, j->parameter, &box, error);
+    for (uint32_t d = 0; d < source->n_dims; d++) {
+        box.along[d] = d;
+    }
+    return fy_naming_box_add(&box, j->shard, j->side, j->parameter, error);
 }
 
 static ferry_status fill_target(const joining *j, const fy_naming_tensor *target,
@@ -338,6 +311,13 @@ ferry_status ferry_names_get_map(ferry_names *names, const char *from, const cha
 
 /* ---- sides ---- */
 
+/* The ranks of a side, and what each has of a target. */
+typedef struct spread {
+    const uint32_t *ranks; /* who has all; NULL: fy_naming_cut says */
+    size_t n_ranks;
+    const fy_naming_cut *cut;
+} spread;
+
 static ferry_status name_sources(const joining *j, const fy_naming_tensor *target,
                                  ferry_error *error)
 {
@@ -352,37 +332,153 @@ static ferry_status name_sources(const joining *j, const fy_naming_tensor *targe
     return FERRY_OK;
 }
 
-static ferry_status add_parameters(joining *j, const uint32_t *ranks, size_t n_ranks,
-                                   ferry_error *error)
+static ferry_status add_parameter(joining *j, const fy_naming_tensor *t, const uint32_t *ranks,
+                                  size_t n_ranks, const ferry_dtype *dtype, ferry_error *error)
 {
+    uint64_t elements = 1, shape[FERRY_MAX_DIMS];
+    for (uint32_t d = 0; d < t->n_dims; d++) {
+        shape[d] = fy_naming_shard_length(j->shard, d);
+        elements *= shape[d];
+    }
+    FY_TRY(ferry_side_add_parameter(j->side, ranks, n_ranks, t->name, dtype, elements, 0,
+                                    &j->parameter, error));
+    return ferry_side_set_shape(j->side, j->parameter, t->n_dims, shape, error);
+}
+
+/* What these ranks have of a target. */
+static ferry_status add_held(joining *j, const fy_naming_tensor *t, const uint32_t *ranks,
+                             size_t n_ranks, ferry_error *error)
+{
+    ferry_dtype dtype;
+    if (!j->is_bare) {
+        FY_TRY(find_dtype(j, t, &dtype, error));
+        FY_TRY(name_sources(j, t, error));
+    }
+    FY_TRY(add_parameter(j, t, ranks, n_ranks, j->is_bare ? NULL : &dtype, error));
+    return fill_target(j, t, error);
+}
+
+/* Who has zeros in place of a target gives nothing of it, and gets zeros. */
+static ferry_status add_zeros(joining *j, const fy_naming_tensor *t, const uint32_t *ranks,
+                              size_t n_ranks, bool is_source, ferry_error *error)
+{
+    ferry_dtype dtype;
+    uint64_t shape = 1, stride = 1;
+    FY_TRY(find_dtype(j, t, &dtype, error));
+    for (uint32_t d = 0; d < t->n_dims; d++) {
+        shape *= fy_naming_shard_length(j->shard, d);
+    }
+    FY_TRY(add_parameter(j, t, ranks, n_ranks, &dtype, error));
+    return is_source
+               ? FERRY_OK
+               : ferry_side_add_fill(j->side, j->parameter, 1, 0, &shape, &stride, NULL, error);
+}
+
+static bool is_empty(const fy_naming_shard *shard)
+{
+    bool empty = false;
+    for (uint32_t d = 0; d < shard->n_dims; d++) {
+        empty = empty || fy_naming_shard_length(shard, d) == 0;
+    }
+    return empty;
+}
+
+/* The ranks of a cell, those with values first: *n_first of them. */
+static void part_ranks(const fy_naming_cut *cut, const fy_naming_tensor *t, const uint32_t *holders,
+                       size_t n, uint32_t *ranks, size_t *n_first)
+{
+    size_t n_rest = 0;
+    *n_first = 0;
+    for (int zeros = 0; zeros < 2; zeros++) {
+        for (size_t i = 0; i < n; i++) {
+            bool has_zeros =
+                t->first_of != NULL && !cut->is_first(cut->context, t->first_of, holders[i]);
+            if (has_zeros == (zeros == 1)) {
+                ranks[*n_first + n_rest] = holders[i];
+                *n_first += zeros == 0;
+                n_rest += zeros == 1;
+            }
+        }
+    }
+}
+
+static ferry_status add_cell(joining *j, const fy_naming_tensor *t, const fy_naming_cut *cut,
+                             uint32_t placement, uint32_t cell, ferry_error *error)
+{
+    const fy_holders *holders = fy_problem_holders(cut->problem, placement);
+    const fy_layout *layout = &cut->problem->placements[placement].layout;
+    size_t n = fy_holders_cell_size(holders, cell), n_first = 0;
+    uint32_t parts[FERRY_MAX_DIMS + 1], *ranks;
+    fy_naming_shard shard = {.n_dims = t->n_dims};
+    fy_layout_parts(cut->problem, layout, cell, parts);
+    for (uint32_t d = 0; d < t->n_dims; d++) {
+        shard.splits[d] = fy_problem_split(cut->problem, layout, d);
+        shard.parts[d] = parts[d];
+    }
+    if (n == 0 || is_empty(&shard)) {
+        return FERRY_OK;
+    }
+    ranks = fy_alloc(n, sizeof *ranks);
+    FY_TRY(fy_check_memory(ranks != NULL, "the ranks of a model", error));
+    part_ranks(cut, t, holders->rank + holders->cell_begin[cell], n, ranks, &n_first);
+    j->shard = &shard;
+    ferry_status status = n_first == 0 ? FERRY_OK : add_held(j, t, ranks, n_first, error);
+    if (n_first < n) {
+        FY_THEN(status, add_zeros(j, t, ranks + n_first, n - n_first, cut->is_source, error));
+    }
+    fy_free(ranks);
+    return status;
+}
+
+static ferry_status add_cut_target(joining *j, const fy_naming_tensor *t, const fy_naming_cut *cut,
+                                   uint32_t number, ferry_error *error)
+{
+    uint32_t placement = cut->problem->tensors[number].dst;
+    uint32_t n_cells = fy_problem_holders(cut->problem, placement)->n_cells;
+    ferry_status status = FERRY_OK;
+    for (uint32_t cell = 0; cell < n_cells && status == FERRY_OK; cell++) {
+        status = add_cell(j, t, cut, placement, cell, error);
+    }
+    return status;
+}
+
+/* A target that ranks have as a whole. */
+static ferry_status add_whole_target(joining *j, const fy_naming_tensor *t, const uint32_t *ranks,
+                                     size_t n_ranks, ferry_error *error)
+{
+    fy_split *splits[FERRY_MAX_DIMS] = {NULL};
+    fy_naming_shard shard = {.n_dims = t->n_dims};
+    ferry_status status = FERRY_OK;
+    for (uint32_t d = 0; d < t->n_dims && status == FERRY_OK; d++) {
+        status = fy_split_whole(t->shape[d], &splits[d], error);
+        shard.splits[d] = splits[d];
+    }
+    j->shard = &shard;
+    FY_THEN(status, add_held(j, t, ranks, n_ranks, error));
+    for (uint32_t d = 0; d < t->n_dims; d++) {
+        fy_split_destroy(splits[d]);
+    }
+    return status;
+}
+
+static ferry_status add_parameters(joining *j, const spread *on, ferry_error *error)
+{
+    uint32_t number = 0; /* among those of a cut, which are the targets that are made */
     for (size_t i = 0; i < j->to->n_tensors; i++) {
         const fy_naming_tensor *t = &j->to->tensors[i];
-        uint64_t elements = 1;
         bool made;
-        ferry_dtype dtype;
         FY_TRY(is_made(j, t, &made, error));
-        if (!made) {
-            continue;
+        if (made) {
+            FY_TRY(on->cut == NULL ? add_whole_target(j, t, on->ranks, on->n_ranks, error)
+                                   : add_cut_target(j, t, on->cut, number, error));
+            number++;
         }
-        for (uint32_t d = 0; d < t->n_dims; d++) {
-            elements *= t->shape[d];
-        }
-        if (!j->is_bare) {
-            FY_TRY(find_dtype(j, t, &dtype, error));
-            FY_TRY(name_sources(j, t, error));
-        }
-        FY_TRY(ferry_side_add_parameter(j->side, ranks, n_ranks, t->name,
-                                        j->is_bare ? NULL : &dtype, elements, 0, &j->parameter,
-                                        error));
-        FY_TRY(ferry_side_set_shape(j->side, j->parameter, t->n_dims, t->shape, error));
-        FY_TRY(fill_target(j, t, error));
     }
     return FERRY_OK;
 }
 
 static ferry_status make_side(ferry_names *names, const char *from, const char *to, bool is_bare,
-                              const uint32_t *ranks, size_t n_ranks, ferry_side **side_out,
-                              ferry_error *error)
+                              const spread *on, ferry_side **side_out, ferry_error *error)
 {
     joining j;
     FY_TRY(find_both(names, from, to, &j, error));
@@ -390,7 +486,7 @@ static ferry_status make_side(ferry_names *names, const char *from, const char *
     j.is_named = fy_alloc_zeroed(j.from->n_tensors, sizeof *j.is_named);
     ferry_status status = fy_check_memory(j.is_named != NULL, "the names of a model", error);
     FY_THEN(status, ferry_side_create(&j.side, error));
-    FY_THEN(status, add_parameters(&j, ranks, n_ranks, error));
+    FY_THEN(status, add_parameters(&j, on, error));
     if (status == FERRY_OK) {
         *side_out = j.side;
         j.side = NULL;
@@ -409,13 +505,23 @@ ferry_status ferry_names_get_side(ferry_names *names, const char *from, const ch
                         "ferry_names_get_side needs names, two namings, ranks and a place for the "
                         "result",
                         error));
-    return make_side(names, from, to, false, ranks, n_ranks, side_out, error);
+    spread on = {.ranks = ranks, .n_ranks = n_ranks};
+    return make_side(names, from, to, false, &on, side_out, error);
 }
 
 ferry_status fy_naming_side(ferry_names *names, const char *from, const char *to, uint32_t rank,
                             ferry_side **side_out, ferry_error *error)
 {
-    return make_side(names, from, to, true, &rank, 1, side_out, error);
+    spread on = {.ranks = &rank, .n_ranks = 1};
+    return make_side(names, from, to, true, &on, side_out, error);
+}
+
+ferry_status fy_naming_side_of_cut(ferry_names *names, const char *from, const char *to,
+                                   const fy_naming_cut *cut, ferry_side **side_out,
+                                   ferry_error *error)
+{
+    spread on = {.cut = cut};
+    return make_side(names, from, to, true, &on, side_out, error);
 }
 
 /* ---- for specs ---- */

@@ -40,12 +40,16 @@ def spread(spec: ferry.Spec, sources: List[Any], n: int) -> List[Any]:
     worlds = _ferry.world_of_threads(max(n, len(sources)))
     made: List[Any] = [{} for _ in worlds]
     failed: List[BaseException] = []
+    empty = torch.zeros(0)  # of which a side in boxes has no parameter
 
     def run(rank: int) -> None:
         try:
             for name, shard in plan.shards("destination", rank).items() if rank < n else ():
                 made[rank][name] = torch.full(tuple(shard.shape), float("nan"))
-            source = sources[rank] if rank < len(sources) else None
+            source = None
+            if rank < len(sources):  # what was a parameter in boxes has one dimension here
+                source = {name: sources[rank].get(name, empty).reshape(tuple(shard.shape))
+                          for name, shard in plan.shards("source", rank).items()}
             ferry.refit(source, made[rank] if rank < n else None, spec, world=worlds[rank])
         except BaseException as error:
             failed.append(error)

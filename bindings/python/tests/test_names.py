@@ -58,6 +58,21 @@ class Names(unittest.TestCase):
             self.assertEqual(ferry.Names(other, family=family).map("hf", "vllm"),
                              ferry.Names(CONFIG).map("hf", "vllm"))
 
+    def test_first_of(self) -> None:
+        """Ranks but the first along an axis of any place in the mesh get zeros, which nobody reads."""
+        name = "model.layers.0.mlp.down_proj.bias"
+        family = {"format": "ferry.names/1", "family": "tiny", "models": ["llama"],
+                  "tensors": [{"parts": {"one": [4]}, "hf": {name: "one"},
+                               "vllm": {name: {"of": "one", "first_of": "dp"}}}]}
+        names = ferry.Names({"model_type": "llama"}, family=family, dtype="f32")
+        spec = names.spec("hf:vllm", None, "dp=3,tp=2", first_rank=1)
+        side = json.loads(spec.to_json())["destination"]["boxes"]
+        self.assertEqual([(one["ranks"], "fill" in one, len(one.get("holds", ()))) for one in side],
+                         [([1, 2], False, 1), ([3, 4, 5, 6], True, 0)])
+        plan = ferry.plan(names.spec("vllm:hf", "dp=3,tp=2", None, first_rank=6))
+        self.assertLessEqual({move.from_rank for move in plan.moves()}, {0, 1})
+        self.assertNotIn("boxes", json.loads(names.spec("hf:vllm", None, "tp=2").to_json())["destination"])
+
     def test_check(self) -> None:
         names = ferry.Names(CONFIG, dtype="f32")
         tensors = {one.name: (one.shape, "bf16") for one in names.tensors("hf")}

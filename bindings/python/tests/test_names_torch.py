@@ -4,6 +4,7 @@ say."""
 from __future__ import annotations
 
 import json
+import math
 import os
 import random
 import re
@@ -177,11 +178,89 @@ class Transposed(unittest.TestCase):
                 shards = spread(spec, [state], n)
                 for rank, have in enumerate(shards):
                     for name, one in experts_by_hand(state, config, form, rank).items():
-                        self.assertTrue(torch.equal(have[name], one), "%s of rank %d" % (name, rank))
+                        self.assertTrue(same(have[name], one), "%s of rank %d" % (name, rank))
                 back = spread(back_names.spec("megatron:hf", form), shards, 1)[0]
                 self.assertEqual(set(back), set(state))
                 for name, one in state.items():
                     self.assertTrue(torch.equal(back[name].reshape(one.shape), one), name)
+
+    def test_gpt_oss_where_both_sides_are_cut(self) -> None:
+        """Transposed between ranks of both sides, and from a naming to itself."""
+        config = config_of("gpt_oss", {"num_local_experts": 4, "layer_types": ["full_attention"] * 3,
+                                       "intermediate_size": 24})
+        state = filled_state(config)
+        names = ferry.Names(config, dtype="f32")
+        for source, form, n in (("tp=2", "tp=2", 2), ("tp=6", "ep=2", 2), ("pp=3", "tp=2,ep=2", 4),
+                                ("tp=6,pp=2", "tp=2", 2), ("ep=4", "pp=2,tp=2", 4)):
+            with self.subTest(source=source, form=form):
+                cut = spread(names.spec("hf:hf", None, source), [state], ranks_of(source))
+                shards = spread(names.spec("hf:megatron", source, form), cut, n)
+                for rank, have in enumerate(shards):
+                    wanted = experts_by_hand(state, config, form, rank)
+                    self.assertTrue("pp" in form or set(wanted) <= set(have))
+                    for name in set(wanted) & set(have):
+                        self.assertTrue(same(have[name], wanted[name]), "%s of rank %d" % (name, rank))
+                whole = spread(names.spec("megatron:hf", form, None), shards, 1)[0]
+                back = spread(names.spec("megatron:hf", form, source), shards, ranks_of(source))
+                for name, one in state.items():
+                    self.assertTrue(torch.equal(whole[name].reshape(one.shape), one), name)
+                for rank, wanted in enumerate(cut):
+                    have, said = filled(back[rank]), filled(wanted)
+                    self.assertEqual(set(have), set(said))
+                    for name, one in said.items():
+                        self.assertTrue(same(have[name], one), name)
+
+    def test_biases_that_one_rank_of_vllm_has(self) -> None:
+        """vLLM adds up what its ranks compute: all but the first have zeros in the second bias. Nothing
+        is taken from those zeros."""
+        config = config_of("gpt_oss", {"num_local_experts": 4, "layer_types": ["full_attention"] * 3})
+        state = filled_state(config)
+        names = ferry.Names(config, dtype="f32")
+        bias = "model.layers.%d.mlp.experts.routed_experts.w2_bias"
+        theirs = "model.layers.%d.mlp.experts.down_proj_bias"
+        for first, source in (("hf", None), ("hf", "tp=2"), ("megatron", "tp=2,pp=2"), ("vllm", "tp=2")):
+            whole = spread(names.spec("hf:" + first, None, source), [state], ranks_of(source))
+            for form, n in (("tp=2", 2), ("tp=2,dp=2", 4), ("pp=3,tp=2", 6), ("ep=2", 2), (None, 1)):
+                with self.subTest(first=first, source=source, form=form):
+                    served = spread(names.spec(first + ":vllm", source, form), whole, n)
+                    for rank, have in enumerate(served):
+                        for layer in range(3):
+                            if form == "pp=3,tp=2" and layer != rank // 2:
+                                self.assertNotIn(bias % layer, have)
+                                continue
+                            one = state[theirs % layer]
+                            one = one.chunk(2)[rank] if form == "ep=2" else one
+                            one = one * 0 if "tp" in (form or "") and rank % 2 else one
+                            self.assertTrue(torch.equal(have[bias % layer].reshape(one.shape), one))
+                    for to in ("hf", "megatron", "vllm"):
+                        wanted = spread(names.spec("hf:" + to, None, "tp=2"), [state], 2)
+                        back = spread(names.spec("vllm:" + to, form, "tp=2"), served, 2)
+                        for rank in range(2):
+                            have, said = filled(back[rank]), filled(wanted[rank])
+                            self.assertEqual(set(have), set(said))
+                            for name, one in said.items():
+                                self.assertTrue(same(have[name], one), name)
+
+
+def same(one: Any, other: Any) -> bool:
+    """The same elements, whatever the dimensions: a parameter in boxes has one."""
+    return torch.equal(one.reshape(-1), other.reshape(-1))
+
+
+def filled(tensors: Dict[str, Any]) -> Dict[str, Any]:
+    """Those that have elements: a side in boxes has no others."""
+    return {name: one for name, one in tensors.items() if one.numel() > 0}
+
+
+def filled_state(config: Any) -> Dict[str, Any]:
+    model = model_of(config)
+    for parameter in model.parameters():
+        parameter.data.normal_()
+    return {name: one.float() for name, one in model.state_dict().items()}
+
+
+def ranks_of(form: Any) -> int:
+    return math.prod(int(number) for number in re.findall(r"\d+", form or ""))
 
 
 def experts_by_hand(state: Any, config: Any, form: str, rank: int) -> Dict[str, Any]:
@@ -228,6 +307,42 @@ class Checkpoints(unittest.TestCase):
                               config=path("hf/config.json"))
                 ferry.verify(path("hf"), path("again"))
 
+    def test_gpt_oss(self) -> None:
+        """What is transposed, and what ranks have zeros in place of, is written in boxes."""
+        config = config_of("gpt_oss", {"num_local_experts": 4, "layer_types": ["full_attention"] * 3})
+        with tempfile.TemporaryDirectory() as folder:
+            path = lambda name: os.path.join(folder, name)  # noqa: E731
+            model = model_of(config)
+            for parameter in model.parameters():
+                parameter.data.normal_()
+            model.save_pretrained(path("hf"))
+            state = {name: one for name, one in load_file(path("hf/model.safetensors")).items()}
+            names = ferry.Names(config, dtype="f32")
+            for to, form, n in (("vllm", "tp=2", 2), ("megatron", "tp=2,ep=2", 4), ("megatron", "tp=1", 1)):
+                with self.subTest(to, form=form):
+                    ferry.reshard(path("hf"), form, path(to + form), names=to)
+                    wanted = spread(names.spec("hf:" + to, None, form), [state], n)
+                    dims = {one.name: len(one.shape) for one in names.tensors(to)}
+                    for rank in range(n):
+                        have = load_file(path("%s%s/rank-%05d.safetensors" % (to, form, rank)))
+                        self.assertEqual(set(have), set(filled(wanted[rank])))
+                        for name, one in have.items():
+                            self.assertTrue(same(one, wanted[rank][name]), name)
+                            self.assertEqual(one.dim(), dims[name], name)
+                    ferry.reshard(path(to + form), "hf", path(to + form + "back"))
+                    ferry.verify(path("hf"), path(to + form + "back"))
+            os.makedirs(path("trained"))
+            save_file(have, path("trained/model.safetensors"))
+            with open(path("trained/config.json"), "w") as file:
+                file.write(config.to_json_string())
+            with self.assertRaisesRegex(ferry.Unsupported, "give a short form: tp=1"):
+                ferry.reshard(path("trained"), "hf", path("files"), names="hf")
+            ferry.reshard(path("trained"), "tp=1", path("files"), names="hf")
+            files = load_file(path("files/rank-00000.safetensors"))
+            self.assertEqual(set(files), set(state))
+            for name, one in files.items():
+                self.assertTrue(torch.equal(one, state[name]), name)
+
     def test_what_is_wrong(self) -> None:
         with tempfile.TemporaryDirectory() as folder:
             source = os.path.join(folder, "hf")
@@ -267,10 +382,6 @@ class Specs(unittest.TestCase):
                                                ("hf:megatron", "tp=2", "tp=2,ep=2"),
                                                ("megatron-local:hf", "pp=2,ep=2", None)):
                 with self.subTest(model_type, names=names):
-                    if model_type == "gpt_oss" and names == "hf:megatron":  # is transposed on the way
-                        with self.assertRaisesRegex(ferry.Unsupported, "transposed, and both are cut"):
-                            ferry.Spec.of(config, source, destination, names=names, first_rank=6)
-                        source = None
                     spec = ferry.Spec.of(config, source, destination, names=names, first_rank=6)
                     ferry.plan(spec).prove(spec)
 
