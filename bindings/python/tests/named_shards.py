@@ -34,6 +34,16 @@ def named_shards(config: Dict[str, Any], full: Dict[str, Any], naming: str, n: i
         return [load_file(os.path.join(to, "rank-%05d.safetensors" % rank)) for rank in range(n)]
 
 
+def named_stages(config: Dict[str, Any], full: Dict[str, Any], first: str, n: int) -> List[Any]:
+    """What two pipeline stages of n ranks have at vLLM, of a checkpoint or of Megatron-Core's two stages."""
+    names, form = ferry.Names(config, dtype="f32"), "pp=2,tp=%d" % n
+    names.check("hf", full)  # which layers for prediction it lacks
+    source, sources = (None, [full]) if first == "hf" else (form, [])
+    if not sources:
+        sources = spread(names.spec("hf:" + first, None, form), [full], 2 * n)
+    return spread(names.spec(first + ":vllm", source, form), sources, 2 * n)
+
+
 def spread(spec: ferry.Spec, sources: List[Any], n: int) -> List[Any]:
     """What each rank of the destination, which begins at 0, has after a refit: ranks are threads."""
     plan = ferry.plan(spec)

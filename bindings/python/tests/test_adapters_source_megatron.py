@@ -28,17 +28,21 @@ MOE = {"num_experts": EXPERTS, "moe_intermediate_size": INNER}
 GPT = {"num_moe_experts": EXPERTS, "moe_ffn_hidden_size": INNER, "add_bias_linear": True,
        "softmax_type": "learnable"}
 
-# model, Hugging Face's config, Megatron-Core's, tensor, pipeline and expert parallel ranks
+# model, Hugging Face's config, Megatron-Core's, tensor, pipeline and expert parallel ranks, and how many cut
+# an expert: one where experts have biases, for Megatron-Core cuts none of those
 CASES = {
-    "tp": ("llama", {}, {}, (2, 1, 1)),
-    "tied pp": ("qwen3", {"tie_word_embeddings": True}, {"qk_layernorm": True}, (1, 2, 1)),
-    "bias dp": ("qwen2", {}, {"add_qkv_bias": True}, (1, 1, 1)),
+    "tp": ("llama", {}, {}, (2, 1, 1, 2)),
+    "tied pp": ("qwen3", {"tie_word_embeddings": True}, {"qk_layernorm": True}, (1, 2, 1, 1)),
+    "bias dp": ("qwen2", {}, {"add_qkv_bias": True}, (1, 1, 1, 1)),
     "ep": ("qwen3_moe", MOE, {"qk_layernorm": True, "num_moe_experts": EXPERTS,
-                              "moe_ffn_hidden_size": INNER}, (1, 1, 2)),
+                              "moe_ffn_hidden_size": INNER}, (1, 1, 2, 1)),
     "etp": ("qwen3_moe", MOE, {"qk_layernorm": True, "num_moe_experts": EXPERTS,
-                               "moe_ffn_hidden_size": INNER}, (2, 1, 1)),
-    "gpt ep": ("gpt_oss", {"num_local_experts": EXPERTS}, GPT, (1, 1, 2)),
-    "gpt tp": ("gpt_oss", {"num_local_experts": EXPERTS}, GPT, (2, 1, 2)),
+                               "moe_ffn_hidden_size": INNER}, (2, 1, 1, 2)),
+    "whole experts": ("qwen3_moe", MOE, {"qk_layernorm": True, "num_moe_experts": EXPERTS,
+                                         "moe_ffn_hidden_size": INNER}, (2, 1, 1, 1)),
+    "gpt ep": ("gpt_oss", {"num_local_experts": EXPERTS}, GPT, (1, 1, 2, 1)),
+    "gpt tp": ("gpt_oss", {"num_local_experts": EXPERTS}, GPT, (2, 1, 2, 1)),
+    "gpt whole experts": ("gpt_oss", {"num_local_experts": EXPERTS}, GPT, (2, 1, 1, 1)),
 }
 
 
@@ -64,13 +68,14 @@ class Place:
                               parallel_state.get_tensor_model_parallel_rank())
         self.ep, self.expert_part = (parallel_state.get_expert_model_parallel_world_size(),
                                      parallel_state.get_expert_model_parallel_rank())
+        self.etp = parallel_state.get_expert_tensor_parallel_world_size()
+        self.cut = parallel_state.get_expert_tensor_parallel_rank()
         self.stage = parallel_state.get_pipeline_model_parallel_rank()
         self.stages = parallel_state.get_pipeline_model_parallel_world_size()
 
 
 def model_of(case):
-    kind, changes, more, (tp, pp, ep) = CASES[case]
-    etp = 1 if kind == "gpt_oss" else tp  # Megatron-Core cuts no experts that have biases
+    kind, changes, more, (tp, pp, ep, etp) = CASES[case]
     parallel_state.destroy_model_parallel()
     parallel_state.initialize_model_parallel(
         tensor_model_parallel_size=tp, pipeline_model_parallel_size=pp,
@@ -110,11 +115,11 @@ def rows_of(tensor, n, part):
     return tensor[tensor.shape[0] // n * part : tensor.shape[0] // n * (part + 1)]
 
 
-def mlp(full, prefix, which, place):
+def mlp(full, prefix, which, n, part):
     if which == "fc1":
-        return torch.cat([rows_of(full[prefix + "gate_proj.weight"], place.tp, place.part),
-                          rows_of(full[prefix + "up_proj.weight"], place.tp, place.part)])
-    return rows_of(full[prefix + "down_proj.weight"].t(), place.tp, place.part).t()
+        return torch.cat([rows_of(full[prefix + "gate_proj.weight"], n, part),
+                          rows_of(full[prefix + "up_proj.weight"], n, part)])
+    return rows_of(full[prefix + "down_proj.weight"].t(), n, part).t()
 
 
 CASES_OF_GPT = "model.layers.0.self_attn.sinks"
@@ -161,9 +166,9 @@ def local(full, name, place):
         return rows_of(columns, place.tp, place.part).t()
     if "local_experts" in rest:
         expert = int(rest.split(".")[3]) + place.expert_part * EXPERTS // place.ep
-        return mlp(full, "%s.mlp.experts.%d." % (layer, expert), rest.split(".")[4][-3:], place)
+        return mlp(full, "%s.mlp.experts.%d." % (layer, expert), rest.split(".")[4][-3:], place.etp, place.cut)
     if "linear_fc" in rest:
-        return mlp(full, layer + ".mlp.", rest.split(".")[1][-3:], place)
+        return mlp(full, layer + ".mlp.", rest.split(".")[1][-3:], place.tp, place.part)
     same = {"input_layernorm.weight": "input_layernorm.weight",
             "pre_mlp_layernorm.weight": "post_attention_layernorm.weight",
             "self_attention.q_layernorm.weight": "self_attn.q_norm.weight",

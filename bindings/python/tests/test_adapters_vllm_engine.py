@@ -67,12 +67,32 @@ class Vllm(unittest.TestCase):
         self.assertEqual(len(found), 13 * 3 + 4 * 2 + 2 * 4, said[-6000:])
         self.assertEqual({one[3] for one in found}, {"none"}, said[-6000:])
 
+    def test_models_that_vllm_has_loaded(self):
+        """A worker's model, of each of two ranks, refit to another checkpoint: tensors and kernels are those
+        of vLLM's own load of it; also where the server began otherwise."""
+        code, said = run(HERE / "vllm_servers.py")
+        self.assertEqual(code, 0, said[-6000:])
+        found = re.findall(r"(?m)^(\w+) rank \d of \d: wrong (.*)$", said)
+        self.assertEqual(len(found), 15 * 3, said[-6000:])
+        self.assertEqual({one[1] for one in found}, {"none"}, said[-6000:])
+        for what in ("no checkpoint", "a head, too", "found equal", "found different"):
+            self.assertIn("\n%s: wrong none\n" % what, said)
+        refused = "(?m)^%s: refused, nothing changed: "
+        self.assertRegex(said, refused % "no bias yet" + '.*"lm_head.bias".*start it with one')
+        self.assertRegex(said, refused % "found equal, both given" + '.*leave "lm_head.weight" out')
+        self.assertIn("\ncomputed: refused: LlamaForCausalLM of the server computes other tensors of its weights "
+                      "once they are loaded", said)
+        for what, name in (("tensor", "model.layers.1.mlp.none.weight"), ("shape", "model.norm.weight")):
+            self.assertRegex(said, refused % ("a foreign " + what) + "the server's loader fails at tensor "
+                                   r'"%s" of shape \[3\] .*: the trainer has another model' % name)
+
     def test_the_engine(self):
         """Generate, update, generate: tokens are those of transformers with the new weights."""
         for kind in ("llama", "tied", "two", "experts"):
             with self.subTest(kind):
                 code, said = run(HERE / "vllm_round.py", kind)
                 self.assertEqual(code, 0, said[-6000:])
+                said = re.sub(r"(?m)^\(Worker.*\n", "", said)  # its workers say it at any time
                 self.assertIn("version 1: tokens before, after: equal, equal\n", said)
                 self.assertIn("version 2: tokens before, after: equal, equal\n", said)
                 self.assertIn("bytes staged: 0\n", said)

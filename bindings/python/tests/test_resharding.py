@@ -179,6 +179,24 @@ class Extraction(unittest.TestCase):
             self.assertEqual((found.is_tp, found.partition_dim, found.tensor_parallel_group_ranks),
                              (is_cut, 0, ranks) if is_cut else (False, found.partition_dim, None), own)
 
+    def test_experts_are_cut_over_ranks_of_their_own(self) -> None:
+        """Also those that are spread over no ranks, which Megatron-Core does not mark (allreduce=False)."""
+        name = "layers.0.mlp.experts.local_experts.1.linear_fc1.weight"
+        groups = types.SimpleNamespace(tp=[2, 3], ep=[3], dp=[3])
+        param = self.param(tensor_model_parallel=True, partition_dim=0, partition_stride=1)
+        for own, ranks, found in ((name, [3], [3]), (name, None, [2, 3]), (name[13:], [3], [3]),
+                                  ("layers.0.mlp.linear_fc1.weight", [3], [2, 3]),
+                                  ("layers.0.mlp.shared_experts.linear_fc1.weight", [3], [2, 3])):
+            groups.expt_tp = ranks
+            module = types.SimpleNamespace(
+                pg_collection=groups, named_modules=lambda: [],
+                named_parameters=lambda recurse, own=own: [(own, param)])
+            meta = planner.describe_module(module, 3, buffers=False)[0]
+            self.assertEqual((meta.name, meta.tensor_parallel_group_ranks), (own, found))
+        loose = self.param()  # not cut at all
+        module.named_parameters = lambda recurse: [(name, loose)]
+        self.assertIsNone(planner.describe_module(module, 3, buffers=False)[0].tensor_parallel_group_ranks)
+
     def test_bad_parameters(self) -> None:
         groups = types.SimpleNamespace(tp=[0, 1], dp=[0])
         cut_marks = {"tensor_model_parallel": True, "partition_dim": 0}

@@ -11,7 +11,7 @@ import tempfile
 
 import torch
 import transformers
-from named_shards import named_shards
+from named_shards import named_shards, named_stages
 from safetensors.torch import load_file
 from vllm.config import set_current_vllm_config
 from vllm.distributed import init_distributed_environment, initialize_model_parallel, parallel_state
@@ -102,12 +102,30 @@ def compare_names(folder, full, theirs, n, rank):
     """The names of those that are not what the family's names make. vLLM pads vocabularies before it cuts
     them, so these are compared on one rank."""
     with open(os.path.join(folder, "config.json")) as file:
-        ours = named_shards(json.load(file), full, "vllm", n)[rank]
-    wrong = sorted(set(ours) ^ set(theirs))
+        config = json.load(file)
+    ours = named_shards(config, full, "vllm", n)[rank]
+    wrong = ["named: " + one for one in different(ours, theirs, n, sorted(set(ours) ^ set(theirs)))]
+    for first in ("hf", "megatron") if n > 1 else ():
+        stages = named_stages(config, full, first, n)[rank::n]
+        names = [name for stage in stages for name in filled(stage)]
+        rest = sorted(set(names) ^ set(theirs)) + [one for one in names if names.count(one) > 1]
+        for stage in stages:
+            rest += different(filled(stage), theirs, n, [])
+        wrong += ["of %s by stages: %s" % (first, one) for one in rest]
+    return wrong
+
+
+def filled(tensors):
+    """Those that have elements: without a mesh, stages have no others."""
+    return {name: one for name, one in tensors.items() if one.numel() > 0}
+
+
+def different(ours, theirs, n, wrong):
+    """Beside those that are wrong anyway."""
     for name in sorted(set(ours) & set(theirs)):
         mine, its = ours[name], theirs[name]
-        if name.endswith("w2_bias") and rank > 0 and not its.any():
-            continue  # the sum over ranks is to have it once, which names do not say
+        if mine.dim() == 1 and mine.numel() == its.numel():
+            mine = mine.reshape(its.shape)  # a side in boxes has parameters of one dimension
         if "embed" in name or "lm_head" in name:
             its = its[: len(mine)] if n == 1 else mine
         if its.shape != mine.shape or bits(its) != bits(mine):
@@ -134,7 +152,7 @@ def run(kind, folder, full, config):
         config.parallel_config.expert_placement_strategy = ep or "linear"
         theirs, wrong = compare(config, full, kind not in ODD)
         if not ep and kind not in ODD:  # short forms have ranks of their own for experts
-            wrong += ["named: " + one for one in compare_names(folder, full, theirs, n, rank)]
+            wrong += compare_names(folder, full, theirs, n, rank)
         print("%s%s rank %d of %d: wrong %s" % (kind, "/ep" if ep else "", rank, n, wrong or "none"),
               flush=True)
 

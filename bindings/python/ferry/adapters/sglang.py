@@ -18,10 +18,11 @@ import pickle
 import urllib.error
 import urllib.request
 from dataclasses import dataclass
-from typing import Any, Dict, Iterable, Iterator, List, Optional, Tuple
+from typing import Any, Dict, Iterator, List, Optional, Tuple
 
 from .._errors import Error, InvalidInput, Misuse, Unsupported
 from ._base import quantization_of
+from ._loader import traced_loader
 from ._trainer import SECONDS, Trainer, TrainerInfo
 from ._updates import Half, Link, StoreExchange, Tensors, open_store
 
@@ -87,7 +88,7 @@ class _Worker:
         """What the loader does with the trainer's tensors, and the memory that takes them."""
         _check_methods(self._model)
         with _without_afterwork(self._model):
-            traced = _traced(self._model, tensors)
+            traced = traced_loader(self._model, tensors)
         _check_given(traced)
         model = self._model
         return Half(traced.side(), traced.memory(model), lambda: traced.memory(model))
@@ -122,34 +123,6 @@ def _without_afterwork(model: Any) -> Iterator[None]:
         yield
     finally:
         del model.post_load_weights
-
-
-def _traced(model: Any, tensors: Tensors) -> Any:
-    """What the loader does. Where a tensor does not fit it, SGLang's say little of which that is."""
-    from .._trace import trace
-
-    at: List[str] = []
-
-    def noted(pairs: Iterable[Tuple[str, Any]]) -> Iterator[Tuple[str, Any]]:
-        for name, tensor in pairs:
-            at[:] = [f'"{name}" of shape {list(tensor.shape)}', name]
-            yield name, tensor
-
-    try:
-        return trace(
-            model, {one["name"]: (one["shape"], one["dtype"]) for one in tensors},
-            lambda pairs: model.load_weights(noted(pairs)) and None,
-        )  # fmt: skip
-    except Error:
-        raise
-    except Exception as error:
-        said = f"{type(error).__name__}: {error}".rstrip(": ")
-        if not at:
-            raise
-        raise InvalidInput(
-            f"the server's loader fails at tensor {at[0]} ({said}): the trainer has another model",
-            tensor=at[1],
-        ) from error
 
 
 def _check_methods(model: Any) -> None:

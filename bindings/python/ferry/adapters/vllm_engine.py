@@ -11,12 +11,16 @@ import contextlib
 import importlib
 import logging
 from dataclasses import dataclass
-from typing import Any, Dict, Iterator, Optional, Tuple
+from typing import TYPE_CHECKING, Any, Container, Dict, Iterator, Optional, Tuple
 
 from .._errors import InvalidInput, Misuse, Unsupported
 from ._base import class_of, quantization_of
+from ._loader import traced_loader
 from ._trainer import SECONDS, Trainer, TrainerInfo
 from ._updates import Half, Link, StoreExchange, Tensors, open_store
+
+if TYPE_CHECKING:
+    from .._side import Side
 
 __all__ = [
     "FerryInitInfo", "FerryTrainer", "FerryTrainerInitInfo", "FerryUpdateInfo",
@@ -25,6 +29,7 @@ __all__ = [
 
 _LAYERWISE = "vllm.model_executor.model_loader.reload.layerwise"
 _META = "vllm.model_executor.model_loader.reload.meta"
+_TABLES = ("embed_tokens.weight", "word_embeddings.weight", "wte.weight")  # which heads may be
 
 _BASE = "vllm.distributed.weight_transfer.base"
 _InitInfo: Any = class_of(_BASE, "WeightTransferInitInfo")
@@ -134,17 +139,13 @@ class ServerModel:
 
     def half(self, tensors: Tensors) -> Half:
         """What the loader does with the trainer's tensors, and the memory that takes them."""
-        import torch
-
         from .._memory import share_what_can
-        from .._trace import trace
 
+        self._check_model()
         live = dict(self._model.named_parameters(remove_duplicate=False))
         live.update(self._model.named_buffers(remove_duplicate=False))
         with self.as_loaded():
-            traced = trace(
-                self._model, {one["name"]: (one["shape"], one["dtype"]) for one in tensors}
-            )
+            traced = traced_loader(self._model, tensors)
             wanted = dict(self._model.named_parameters(remove_duplicate=False))
             parameters = set(wanted)
             wanted.update(self._model.named_buffers(remove_duplicate=False))
@@ -154,10 +155,37 @@ class ServerModel:
             for name in (*self._reload.get_layerwise_info(layer).restore_metadata[0],
                          *self._reload.get_layerwise_info(layer).restore_metadata[1])
         }  # fmt: skip
-        self._check(traced, parameters, wanted, owners)
+        ties = self._ties(traced, live, owners, wanted)
+        self._check(traced, parameters, wanted, owners, ties)
+        written = self._written(traced, live, wanted, owners, ties)
+        share_what_can(written, live)
+        memory = {name: _row(one) for name, one in written.items()}
+        for name, table in ties.items():
+            if not self._is_in_place(owners[name][0], live.get(name), wanted[name]):
+                self.staged[name] = (*owners[name], memory[table].view(wanted[name].shape))
+        self._keep_rest(owners, live, wanted)
+        return Half(_without(traced.side(), ties), memory)
+
+    def _check_model(self) -> None:
+        if hasattr(self._model, "process_weights_after_loading"):
+            name = type(self._model).__name__
+            raise Unsupported(
+                f"{name} of the server computes other tensors of its weights once they are loaded "
+                "(process_weights_after_loading), which an update in place leaves as they were: use "
+                "another weight transfer backend of vLLM for it"
+            )
+
+    def _written(
+        self, traced: Any, live: Any, wanted: Any, owners: Any, ties: Dict[str, str]
+    ) -> Dict[str, Any]:
+        """What the bytes of each parameter are written to: itself, or what is beside its layer."""
+        import torch
+
         written: Dict[str, Any] = {}
-        staged_layers = set()
         for name in traced.parameters:
+            if name in ties:
+                continue
+            self._check_made(name, live, owners)
             layer, own = owners[name] if name in owners else (None, name)
             if layer is None or self._is_in_place(layer, live.get(name), wanted[name]):
                 written[name] = live[name]
@@ -165,23 +193,65 @@ class ServerModel:
             device = self._reload.get_layerwise_info(layer).restore_device
             stage = torch.zeros(wanted[name].shape, dtype=wanted[name].dtype, device=device)
             self.staged[name] = (layer, own, stage)
-            staged_layers.add(layer)
             written[name] = stage
-        share_what_can(written, live)
-        memory = {name: _row(one) for name, one in written.items()}
-        self._tie_head(traced, owners, memory, wanted)
-        self._keep_rest(staged_layers, owners, live, wanted)
-        return Half(traced.side(), memory)
+        return written
 
-    def _check(self, traced: Any, parameters: Any, wanted: Dict[str, Any], owners: Any) -> None:
+    def _check_made(self, name: str, live: Any, owners: Any) -> None:
+        """Loaders may make parameters that a model without a checkpoint does not have."""
+        if name not in owners and name not in live:
+            raise Unsupported(
+                f'parameter "{name}" is one that the server\'s loader makes when it loads a checkpoint, '
+                "and this server has loaded none: start it with one (not with load_format dummy)",
+                tensor=name,
+            )
+
+    def _ties(self, traced: Any, live: Any, owners: Any, wanted: Any) -> Dict[str, str]:
+        """Parameters that are another one, such as a head that is the embedding, with that one's name.
+        Loaders have them apart, and kernels may have a copy of each."""
+        found: Dict[str, str] = {}
+        first: Dict[int, str] = {}
+        for name, one in live.items():
+            known = first.setdefault(id(one), name) if name in owners else name
+            if known != name and owners[name] != owners[known]:
+                found[name] = known
+        heads = [name for name in traced.untouched if name.endswith("lm_head.weight")]
+        for name in heads if self._is_tied() else ():  # which is not the same tensor any more
+            tables = [one for one in traced.parameters if one.endswith(_TABLES)]
+            if name in owners and len(tables) == 1:
+                found.setdefault(name, tables[0])
+        given = set(traced.parameters)
+        kept = {name: table for name, table in found.items()
+                if table in given and wanted[name].shape == wanted[table].shape}  # fmt: skip
+        self._check_ties({name: table for name, table in kept.items() if name in given})
+        return kept
+
+    def _check_ties(self, both: Dict[str, str]) -> None:
+        """What is given twice. Where the config says that they are one, vLLM's loaders take the first;
+        where a checkpoint had both, and they were equal, others may differ."""
+        if both and self._is_retied():
+            name, table = next(iter(both.items()))
+            raise InvalidInput(
+                f'parameters "{name}" and "{table}" were equal in the checkpoint of the server, which '
+                f'keeps one of them, and the trainer gives both: leave "{name}" out of its source, or '
+                "start the server with tie_word_embeddings=false in its config",
+                tensor=name,
+            )
+
+    def _is_retied(self) -> bool:
+        """Whether vLLM has found a head in the checkpoint beside a config that says it is tied."""
+        return bool(getattr(self._config, "word_embeddings_untied_by_checkpoint", False))
+
+    def _check(
+        self, traced: Any, parameters: Any, wanted: Dict[str, Any], owners: Any, ties: Dict[str, str]
+    ) -> None:
         """Every element of every parameter is given. Excepted is what no checkpoint need have: scales
-        that vLLM makes itself, a head that is the embedding, which has a parameter of its own in the
-        layout of loaders, and what layers that are quantized pad their weights with."""
+        that vLLM makes itself, what is another parameter, and what layers that are quantized pad their
+        weights with."""
         missing = [
             name
             for name in traced.untouched
             if name in parameters and wanted[name].numel() and not _is_scale(name)
-            if not (name.endswith("lm_head.weight") and self._is_tied())
+            if name not in ties
         ]
         if missing:
             raise InvalidInput(
@@ -203,6 +273,8 @@ class ServerModel:
             )
 
     def _is_tied(self) -> bool:
+        if self._is_retied():
+            return True
         for name in ("hf_text_config", "hf_config"):
             config = getattr(self._config, name, None)
             if getattr(config, "tie_word_embeddings", False):
@@ -214,17 +286,9 @@ class ServerModel:
             return False
         return _matches(live, wanted)
 
-    def _tie_head(self, traced: Any, owners: Any, memory: Any, wanted: Any) -> None:
-        """A head that is the embedding, whose kernel may have a copy of its own."""
-        heads = [name for name in traced.untouched if name.endswith("lm_head.weight")]
-        tables = [name for name in memory if name.endswith("embed_tokens.weight")]
-        for name in heads:
-            if name in owners and tables and wanted[name].shape == wanted[tables[0]].shape:
-                table = memory[tables[0]].view(wanted[name].shape)
-                self.staged[name] = (*owners[name], table)
-
-    def _keep_rest(self, layers: Any, owners: Any, live: Any, wanted: Any) -> None:
+    def _keep_rest(self, owners: Any, live: Any, wanted: Any) -> None:
         """What a staged layer has and no tensor gives stays: it is processed with the others."""
+        layers = {layer for layer, _, _ in self.staged.values()}
         given = {(id(layer), own) for layer, own, _ in self.staged.values()}
         for name, (layer, own) in owners.items():
             if layer in layers and (id(layer), own) not in given and name in wanted:
@@ -278,6 +342,13 @@ def _copy(param: Any, loaded_weight: Any) -> None:
 
 def _row(tensor: Any) -> Any:
     return tensor.detach().as_strided((tensor.numel(),), (1,))
+
+
+def _without(side: "Side", names: Container[str]) -> "Side":
+    """A side but for these parameters."""
+    entries = side.to_dict()["boxes"] if names else []
+    kept = [one for one in entries if one["parameter"] not in names]
+    return side if len(kept) == len(entries) else type(side).from_json({"boxes": kept})
 
 
 def _is_scale(name: str) -> bool:

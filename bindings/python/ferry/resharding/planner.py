@@ -259,11 +259,22 @@ def describe_module(
     if buffers:
         named.extend(_persistent_buffers(module))
     listed = extract_all(named, rank, groups, num_experts, build_layer_module_prefix_map(module))
-    tensor_parallel = ranks_of_groups(groups)[0]
+    tensor_parallel, expert_tensor_parallel = ranks_of_groups(groups)[:2]
     for meta in listed:
         _number_expert(meta, num_experts)
+        _group_experts(meta, expert_tensor_parallel)
         _mark_sinks(meta, tensor_parallel)
     return listed
+
+
+_OF_EXPERTS = re.compile(r"(?<![^.])experts(?![^.])")
+
+
+def _group_experts(meta: ParameterMetadata, ranks: Optional[List[int]]) -> None:
+    """Experts are cut over ranks of their own (expt_tp), also where they are spread over none: then
+    Megatron-Core leaves them without a mark, as if they were cut like all other layers."""
+    if meta.is_tp and not meta.is_ep and ranks is not None and _OF_EXPERTS.search(meta.name):
+        meta.tensor_parallel_group_ranks = ranks
 
 
 _SINKS = re.compile(r"(?<![^.])core_attention\.softmax_offset$")
