@@ -124,6 +124,65 @@ static void test_made_up_costs(void **unused)
     }
 }
 
+static double power_of(const mixed_sample *sample)
+{
+    return (double)((sample->op * FERRY_MIXED_N_MODES + sample->mode) % 7) / 60 - 0.05;
+}
+
+/*
+ * Operations and modes that each take longer than the costs say, or shorter, by a power of the
+ * size: that is a straight line between logarithms, so beside samples it is known.
+ */
+static void test_beside_samples(void **unused)
+{
+    (void)unused;
+    static mixed_sample shown[MOST], others[MOST];
+    mixed_sketches sketches = open_ranks(1, 2, 2, 1);
+    mixed_costs costs = draw_costs(2);
+    size_t n = list_calls(&costs, &sketches, 8192, 64, shown);
+    size_t n_others = list_calls(&costs, &sketches, 8192 * 8, 64, others);
+    double worst = 0;
+    for (size_t i = 0; i < n; i++) {
+        shown[i].seconds *= pow((double)shown[i].bytes, power_of(&shown[i]));
+    }
+    for (size_t i = 0; i < n_others; i++) {
+        const mixed_sample *s = &others[i];
+        double off = pow((double)s->bytes, power_of(s));
+        double found = mixed_predict_beside(&costs, &sketches, shown, n, s) / s->seconds;
+        worst = fmax(worst, fabs(off - 1));
+        check_at(fabs(found / off - 1) < 1e-9, "%s %s, %llu bytes: %g, not %g",
+                 ferry_mixed_op_name(s->op), ferry_mixed_mode_name(s->mode),
+                 (unsigned long long)s->bytes, found, off);
+    }
+    for (size_t i = 0; i < n; i++) {
+        double found = mixed_predict_beside(&costs, &sketches, shown, n, &shown[i]);
+        assert_true(fabs(found / shown[i].seconds - 1) < 1e-9);
+    }
+    assert_true(n_others > 5 && worst > 0.5);
+    mixed_sketches_close(&sketches);
+}
+
+/* Beyond all samples the nearest one counts, and without any the costs alone do. */
+static void test_beside_nothing(void **unused)
+{
+    (void)unused;
+    mixed_sketches sketches = open_ranks(1, 2, 1, 1);
+    mixed_costs costs = draw_costs(2);
+    mixed_sample call = {FERRY_MIXED_ALL_REDUCE, FERRY_MIXED_BASE_ONE, 1 << 20, 1 << 19, 0};
+    mixed_sample samples[] = {call, call};
+    double alone = mixed_predict(&costs, &sketches, &call);
+    samples[0].bytes = 1 << 16;
+    samples[0].count = 1 << 15;
+    samples[0].seconds = 2 * mixed_predict(&costs, &sketches, &samples[0]);
+    samples[1].op = FERRY_MIXED_ALL_GATHER;
+    samples[1].seconds = 100;
+    assert_true(alone > 0);
+    assert_true(mixed_predict_beside(&costs, &sketches, samples, 0, &call) == alone);
+    assert_true(fabs(mixed_predict_beside(&costs, &sketches, samples, 2, &call) / alone - 2) <
+                1e-9);
+    mixed_sketches_close(&sketches);
+}
+
 /* Samples that no costs explain: a call that is shorter the more it moves. None is below 0. */
 static void test_nothing_below_zero(void **unused)
 {
@@ -160,8 +219,8 @@ static void test_nothing_to_learn(void **unused)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_made_up_costs),
-        cmocka_unit_test(test_nothing_below_zero),
+        cmocka_unit_test(test_made_up_costs),    cmocka_unit_test(test_beside_samples),
+        cmocka_unit_test(test_beside_nothing),   cmocka_unit_test(test_nothing_below_zero),
         cmocka_unit_test(test_nothing_to_learn),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -279,7 +279,7 @@ static void predict_line(const mixed_bench *b, mixed_line *line)
     if (b->report.costs == NULL || mixed_is_by_library(&b->rank.info, line->mode)) {
         return;
     }
-    line->predicted = mixed_predict(&b->costs, &b->sketches, &call);
+    line->predicted = mixed_predict_beside(&b->costs, &b->sketches, b->fit, b->n_fit, &call);
     for (size_t k = 0; k < b->costs.n_knots; k++) {
         line->is_fitted = line->is_fitted || b->costs.tensors[k].bytes == (double)line->bytes;
     }

@@ -317,3 +317,45 @@ ferry_status mixed_fit(const mixed_sample *samples, size_t n, const mixed_sketch
     }
     return FERRY_OK;
 }
+
+/* ---- what the costs leave out ---- */
+
+/* The sample of the same operation and mode that is nearest below, or above; NULL: none is. */
+static const mixed_sample *find_beside(const mixed_sample *samples, size_t n,
+                                       const mixed_sample *call, bool above)
+{
+    const mixed_sample *found = NULL;
+    for (size_t i = 0; i < n; i++) {
+        const mixed_sample *s = &samples[i];
+        bool fits = s->op == call->op && s->mode == call->mode && s->seconds > 0 &&
+                    (above ? s->bytes >= call->bytes : s->bytes <= call->bytes);
+        if (fits && (found == NULL || (s->bytes < found->bytes) == above)) {
+            found = s;
+        }
+    }
+    return found;
+}
+
+static double log_off(const mixed_costs *costs, const mixed_sketches *sketches,
+                      const mixed_sample *sample)
+{
+    double predicted = mixed_predict(costs, sketches, sample);
+    return predicted > 0 ? log(sample->seconds / predicted) : 0;
+}
+
+double mixed_predict_beside(const mixed_costs *costs, const mixed_sketches *sketches,
+                            const mixed_sample *samples, size_t n, const mixed_sample *call)
+{
+    const mixed_sample *below = find_beside(samples, n, call, false);
+    const mixed_sample *above = find_beside(samples, n, call, true);
+    below = below == NULL ? above : below;
+    above = above == NULL ? below : above;
+    if (below == NULL) {
+        return mixed_predict(costs, sketches, call);
+    }
+    double low = log((double)below->bytes), high = log((double)above->bytes);
+    double share = high > low ? (log((double)call->bytes) - low) / (high - low) : 0;
+    double off =
+        (1 - share) * log_off(costs, sketches, below) + share * log_off(costs, sketches, above);
+    return mixed_predict(costs, sketches, call) * exp(off);
+}

@@ -74,6 +74,13 @@ double mixed_predict(const mixed_costs *costs, const mixed_sketches *sketches,
 ferry_status mixed_fit(const mixed_sample *samples, size_t n, const mixed_sketches *sketches,
                        mixed_costs *costs, ferry_error *error);
 
+/*
+ * As mixed_predict, times what the costs are off by at the samples of the same operation and mode
+ * that are next below and above: between them that changes evenly with the logarithm of the size.
+ */
+double mixed_predict_beside(const mixed_costs *costs, const mixed_sketches *sketches,
+                            const mixed_sample *samples, size_t n, const mixed_sample *call);
+
 /* ---- bench_mixed_table.c ---- */
 
 /* `ferry bench mixed --predict --costs FILE`: a table, and no ranks. An exit status. */
