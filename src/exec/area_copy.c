@@ -113,8 +113,9 @@ static bool goes_alone(const fy_block *b)
 
 static void stream_alone(const fy_rows_kernels *kernels, const fy_block *b)
 {
-    bool asks = b->from_distance != b->row_bytes && b->row_bytes >= AHEAD_FROM;
-    kernels->stream(b, asks ? fy_ceil_div(AHEAD, b->row_bytes) : 0);
+    bool asks =
+        b->from_distance != b->row_bytes && (b->row_bytes >= AHEAD_FROM || b->from_distance > LINE);
+    kernels->stream(b, asks ? fy_ceil_div(AHEAD, fy_max(b->row_bytes, LINE)) : 0);
 }
 
 static void stream_block(queue *q, const fy_block *b)
@@ -198,6 +199,9 @@ static void copy_sides(fy_walk_side *to, fy_walk_side *from)
             fy_block_take(to, from, &b);
         } else if (is_joined(q.kernels, &b)) {
             q.kernels->join(&b, true);
+            fy_block_take(to, from, &b);
+        } else if (fy_block_is_appended(&b) && b.n_rows * b.row_bytes >= JOIN_FROM) {
+            q.kernels->append(&b, true);
             fy_block_take(to, from, &b);
         } else if (to->walk.n_here >= BUFFER && to->walk.left >= BUFFER) {
             assemble(to, from);

@@ -77,6 +77,14 @@ static ALWAYS_INLINE void copy_halves(const fy_block *b, size_t half)
     }
 }
 
+bool fy_block_is_appended(const fy_block *b)
+{
+    enum { LONGER_THAN = 8, KERNEL_FROM = 8 };
+    return b->to_distance == b->row_bytes && b->from_distance >= b->row_bytes &&
+           b->row_bytes > LONGER_THAN && b->row_bytes <= FY_APPEND_MOST &&
+           b->n_rows >= KERNEL_FROM && fy_rows_kernels_of(fy_cpu_isa())->append != NULL;
+}
+
 void fy_block_copy_cached(const fy_block *b)
 {
     switch (b->row_bytes) {
@@ -98,7 +106,9 @@ void fy_block_copy_cached(const fy_block *b)
     default:
         break;
     }
-    if (b->row_bytes < 4) {
+    if (fy_block_is_appended(b)) {
+        fy_rows_kernels_of(fy_cpu_isa())->append(b, false);
+    } else if (b->row_bytes < 4) {
         copy_halves(b, 2);
     } else if (b->row_bytes < 8) {
         copy_halves(b, 4);

@@ -4,6 +4,7 @@
 
 #include "exec/walk.h"
 
+#include <stdbool.h>
 #include <stdint.h>
 
 /* Rows of bytes, equally spaced on either side: what two walks have in common where they stand. */
@@ -52,6 +53,9 @@ static inline bool fy_is_lines(const fy_block *b)
     enum { LINE = 64 };
     return (((uintptr_t)b->to | b->row_bytes | (b->n_rows > 1 ? b->to_distance : 0)) % LINE) == 0;
 }
+
+/* Whether its rows end up side by side and are so short that a kernel appends them: see rows.h. */
+bool fy_block_is_appended(const fy_block *block);
 
 /* Copies a block through the cache. */
 void fy_block_copy_cached(const fy_block *block);

@@ -25,6 +25,7 @@ enum {
     FY_HASH_BLOCK_STRIPES = 16,
     FY_HASH_BLOCK = FY_HASH_STRIPE * FY_HASH_BLOCK_STRIPES,
     FY_STREAM_UNIT = 16,
+    FY_APPEND_MOST = 64,
     /* The most bytes of a call to a kernel that hashes. */
     FY_HASH_MOST_BYTES = 65536
 };
@@ -56,6 +57,10 @@ typedef struct fy_row_hash {
  * join puts elements of 1, 2, 4 or 8 bytes side by side, past the cache and without a fence where
  * it streams, which is worth it for a few lines. It reads what is between the elements, too, but
  * nothing behind the last one. A machine without vectors leaves it out (NULL).
+ *
+ * append puts rows of up to FY_APPEND_MOST bytes, which do not overlap, side by side, and asks for
+ * what comes next; past the cache and without a fence where it streams. It reads what is between
+ * the rows, too, but nothing behind the last one. A machine without vectors leaves it out (NULL).
  */
 typedef struct fy_rows_kernels {
     void (*copy)(const fy_row *rows, size_t n_rows, size_t row_bytes, unsigned n_streams);
@@ -65,6 +70,7 @@ typedef struct fy_rows_kernels {
     void (*stream_run)(const fy_block *block, uint64_t ahead, bool is_first, bool is_last);
     void (*hash)(const fy_row *rows, size_t n_rows, size_t row_bytes, fy_row_hash *hash);
     void (*join)(const fy_block *block, bool streams);
+    void (*append)(const fy_block *block, bool streams);
 } fy_rows_kernels;
 
 extern const fy_rows_kernels fy_rows_baseline;

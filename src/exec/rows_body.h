@@ -570,9 +570,90 @@ static void join(const fy_block *b, bool streams)
     }
 }
 
+/* ---- short rows side by side ---- */
+
+/*
+ * A row is written as `span` bytes, a constant, of which the rest lies where the next row goes: one
+ * load and one store, whatever its length. Rows at the end, behind which that is not so, or of
+ * which so much cannot be read, are written as they are.
+ */
+static ALWAYS_INLINE void append_rows(fy_block *b, char *to, uint64_t n, size_t span)
+{
+    enum { AHEAD = 2048 };
+    const size_t row_bytes = (size_t)b->row_bytes;
+    const char *from = b->from;
+    uint64_t rest = span - row_bytes; /* rows beside each other are at least their length apart */
+    uint64_t n_last = fy_min(n, fy_ceil_div(rest, row_bytes));
+    for (uint64_t i = n_last; i < n; i++) {
+        __builtin_prefetch(from + AHEAD);
+        memcpy(to, from, span);
+        to += row_bytes;
+        from += b->from_distance;
+    }
+    for (uint64_t i = 0; i < n_last; i++) {
+        memcpy(to, from, row_bytes);
+        to += row_bytes;
+        from += b->from_distance;
+    }
+    b->from = from;
+    b->n_rows -= n;
+}
+
+/*
+ * Rows become lines in a buffer, which lies within lines as the destination does, and as many as
+ * are whole leave it. What is left of a line moves to its begin.
+ */
+static ALWAYS_INLINE void append_streaming(fy_block *b, size_t span)
+{
+    enum { ROWS = 32 };
+    _Alignas(LINE) char buffer[LINE + ROWS * FY_APPEND_MOST];
+    size_t skipped = (uintptr_t)b->to % LINE, used = skipped;
+    char *line = b->to - skipped;
+    while (b->n_rows > 0) {
+        uint64_t n = fy_min(b->n_rows, ROWS);
+        append_rows(b, buffer + used, n, span);
+        used += (size_t)(n * b->row_bytes);
+        size_t at = 0;
+        if (skipped > 0 && used >= LINE) {
+            memcpy(line + skipped, buffer + skipped, LINE - skipped);
+            skipped = 0;
+            at = LINE;
+        }
+        for (; skipped == 0 && at + LINE <= used; at += LINE) {
+            stream_line(line + at, buffer + at);
+        }
+        line += at;
+        used -= at;
+        memmove(buffer, buffer + at, LINE);
+    }
+    memcpy(line + skipped, buffer + skipped, used - skipped);
+}
+
+static ALWAYS_INLINE void append_by(const fy_block *block, size_t span, bool streams)
+{
+    fy_block b = *block;
+    if (streams) {
+        append_streaming(&b, span);
+    } else {
+        append_rows(&b, b.to, b.n_rows, span);
+    }
+}
+
+static void append(const fy_block *b, bool streams)
+{
+    if (b->row_bytes <= 16) {
+        append_by(b, 16, streams);
+    } else if (b->row_bytes <= 32) {
+        append_by(b, 32, streams);
+    } else {
+        append_by(b, FY_APPEND_MOST, streams);
+    }
+}
+
 const fy_rows_kernels FY_ROWS = {.copy = copy,
                                  .stream = stream,
                                  .stream_run = stream_run,
                                  .copy_hash = copy_and_hash,
                                  .hash = hash_only,
-                                 .join = join};
+                                 .join = join,
+                                 .append = append};

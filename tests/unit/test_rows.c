@@ -203,6 +203,33 @@ static void try_join(const fy_rows_kernels *kernels, const char *end, uint64_t *
              element, distance, at, streams ? ", streamed" : "");
 }
 
+/* Nothing behind the last row is read, or written. */
+static void try_append(const fy_rows_kernels *kernels, const char *end, uint64_t *seed)
+{
+    static char made[MOST_ELEMENTS * FY_APPEND_MOST + 64], wanted[sizeof made];
+    size_t row = 1 + random_u64(seed) % FY_APPEND_MOST, n = random_u64(seed) % MOST_ELEMENTS;
+    size_t distance = row + random_u64(seed) % 4 * (random_u64(seed) % 40);
+    size_t at = random_u64(seed) % 64;
+    bool streams = random_u64(seed) % 2 != 0;
+    n = n * distance + row > GUARDED ? GUARDED / distance - 1 : n;
+    fy_block b = {.to = made + at,
+                  .from = end - (n == 0 ? 0 : (n - 1) * distance + row),
+                  .to_distance = row,
+                  .from_distance = distance,
+                  .n_rows = n,
+                  .row_bytes = row};
+    memset(made, 0x5a, sizeof made);
+    memset(wanted, 0x5a, sizeof made);
+    kernels->append(&b, streams);
+    fy_copy_fence();
+    for (size_t i = 0; i < n; i++) {
+        memcpy(wanted + at + i * row, b.from + i * distance, row);
+    }
+    check_at(memcmp(made, wanted, sizeof made) == 0,
+             "%zu rows of %zu bytes, %zu apart, to place %zu%s: not what was wanted", n, row,
+             distance, at, streams ? ", streamed" : "");
+}
+
 static void test_elements_that_are_joined(void **state)
 {
     (void)state;
@@ -218,6 +245,7 @@ static void test_elements_that_are_joined(void **state)
         const fy_rows_kernels *kernels = fy_rows_kernels_of((fy_isa)isa);
         for (int i = 0; i < 20 * N_CASES && kernels->join != NULL; i++) {
             try_join(kernels, memory + GUARDED, &seed);
+            try_append(kernels, memory + GUARDED, &seed);
         }
     }
     munmap(memory, 2 * GUARDED);
