@@ -5,10 +5,11 @@
     python3 bench/simulate_calibrate.py --build build/release [--rounds 5] [--only shm,hosts,mixed,mixed-hosts]
             [--mib 256] [--rate 1gbit] [--json FILE]
 
-shm: ranks of this machine, sources apart from destinations. Three numbers of the machine are fitted to
-three runs of 4 -> 4: what all CPUs copy together, which one rank may use alone as well, of shards that
-stay as they are; what each row adds, of rows that become columns; and the latency, of a small run. The
-other layouts are predicted, and each is run between two such fits: the prediction is the mean of both.
+shm: ranks of this machine, sources apart from destinations. Four numbers of the machine are fitted to
+four runs of 4 -> 4: what all CPUs copy together, which one rank may use alone as well, of shards that
+stay as they are; the same of rows that become columns; what each piece adds, of many small tensors; and
+the latency, of a small run. The other layouts and models are predicted, and each is run between two such
+fits: the prediction is the mean of both.
 
 A machine that others use as well may become slower or faster by two from one moment to the next. So what
 is measured on one machine counts only where the runs before and after it take the same time, within
@@ -26,10 +27,12 @@ Of each case the predicted seconds, the measured ones (the median of each round'
 """
 
 import argparse
+import importlib
 import json
 import pathlib
 import statistics
 import subprocess
+import sys
 import tempfile
 
 import honest
@@ -39,7 +42,19 @@ MIB = 1 << 20
 WIDTH = 4096  # columns, of bf16
 SHM = {"4 -> 2": (4, 2, 1), "2 -> 4": (2, 4, 1), "4 -> 2 x 2": (4, 2, 2), "2 -> 4 x 2": (2, 4, 2),
        "1 -> 4": (1, 4, 1), "4 -> 1": (4, 1, 1), "8 -> 4": (8, 4, 1)}
-FITTED = (4, 4, 1)
+FITTED, N_SMALL = (4, 4, 1), 16384
+LLAMA = {"model_type": "llama", "architectures": ["LlamaForCausalLM"], "num_hidden_layers": 8,
+         "hidden_size": 1024, "vocab_size": 32000, "num_attention_heads": 16, "num_key_value_heads": 8,
+         "intermediate_size": 2816}
+EXPERTS = {"model_type": "qwen3_moe", "architectures": ["Qwen3MoeForCausalLM"], "num_hidden_layers": 8,
+           "hidden_size": 512, "vocab_size": 32000, "num_attention_heads": 16, "num_key_value_heads": 4,
+           "head_dim": 64, "moe_intermediate_size": 384, "num_experts": 16, "num_experts_per_tok": 2}
+# Of a source and a destination behind it; "same": on the source's ranks.
+MODELS = {"Llama, TP4 -> TP2": (LLAMA, "tp=4", "tp=2", 4),
+          "Llama, PP4 -> TP2 x DP2": (LLAMA, "pp=4", "tp=2,dp=2", 4),
+          "Llama, TP4 -> TP2 x DP2, same ranks": (LLAMA, "tp=4", "tp=2,dp=2", 0),
+          "experts, TP4 -> EP4": (EXPERTS, "tp=4", "ep=4", 4),
+          "experts, EP4 -> TP2": (EXPERTS, "ep=4", "tp=2", 4)}
 ALIKE, TRIES = 0.05, 12
 HOSTS = ((4, 4), (4, 2), (2, 4))
 
@@ -49,11 +64,14 @@ def side(axis, n, copies=1, first=0, dim=0):
             "rules": [{"match": "*", "shard": [{"dim": dim, "axis": axis}]}]}
 
 
-def spec_of(case, n_bytes, dim=1):
+def spec_of(case, n_bytes, dim=1, n_tensors=1):
     n_from, n_to, copies = case
+    n_elements = n_bytes // 2 // n_tensors
+    width = min(WIDTH, n_elements // 4)
     return {"format": "ferry.spec/1", "source": side("tp", n_from),
             "destination": side("tp", n_to, copies, first=n_from, dim=dim),
-            "tensors": [{"name": "w", "shape": [n_bytes // 2 // WIDTH, WIDTH], "dtype": "bf16"}]}
+            "tensors": [{"name": f"w{i}", "shape": [n_elements // width, width], "dtype": "bf16"}
+                        for i in range(n_tensors)]}
 
 
 def cluster_of(ranks_per_node, rank, node, latency_s, **more):
@@ -103,11 +121,13 @@ def fit(ferry, n_bytes):
     """A cluster of one node, which is this machine, and how long the large runs took."""
     whole, rows, small = (ferry.run(spec_of(FITTED, n, dim))
                           for n, dim in ((n_bytes, 0), (n_bytes, 1), (n_bytes // 256, 1)))
-    n_rows = n_bytes // (2 * WIDTH // FITTED[1])  # of bf16
+    pieces = ferry.run(spec_of(FITTED, n_bytes, 0, N_SMALL))
+    n_pieces = FITTED[1] * N_SMALL
     latency = max(0.0, (small - rows / 256) / max(FITTED))  # for each batch of a rank: one to each
     rate = n_bytes / whole
     return cluster_of(64, rate, rate, latency, copy_all_gbytes_per_s=rate / 1e9,
-                      copy_row_ns=max(0.0, (rows - whole) / n_rows * 1e9)), (whole, rows)
+                      copy_rows_gbytes_per_s=min(rate, n_bytes / rows) / 1e9,
+                      copy_piece_ns=max(0.0, (pieces - whole) / n_pieces * 1e9)), (whole, rows)
 
 
 class Between:
@@ -129,14 +149,24 @@ class Between:
         raise SystemExit(f"the machine has changed its speed {TRIES} times in a row")
 
 
+def model_specs(build):
+    sys.path.insert(0, str(build / "bindings" / "python"))
+    package = importlib.import_module("ferry")
+    return {name: json.loads(package.Spec.of(config, source, destination, first_rank=first).to_json())
+            for name, (config, source, destination, first) in MODELS.items()}
+
+
 def shm(arguments, ferry):
     n_bytes = arguments.mib * MIB
     predicted, measured, fits = {}, {}, []
-    names = list(SHM)
+    specs = {name: spec_of(case, n_bytes) for name, case in SHM.items()}
+    specs.update(model_specs(arguments.build))
+    specs["20,000 tensors of 8 KiB, 4 -> 2"] = spec_of((4, 2, 1), 20000 << 13, 0, 20000)
+    names = list(specs)
     between = Between(lambda: fit(ferry, n_bytes))
     for turn in range(arguments.rounds):
         for name in names[turn % len(names):] + names[:turn % len(names)]:
-            spec = spec_of(SHM[name], n_bytes)
+            spec = specs[name]
             seconds, *clusters = between.measure(lambda: ferry.run(spec))
             fits += [{key: cluster[key] for key in cluster if "_" in key} for cluster in clusters]
             predicted.setdefault(name, []).append(

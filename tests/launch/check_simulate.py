@@ -7,6 +7,7 @@
 
 import itertools
 import json
+import math
 import random
 import re
 import sys
@@ -242,21 +243,22 @@ def boxes_of(shape, cuts):
     return found
 
 
-def n_runs(shape, source, target):
-    """Maximal runs of a part that both boxes have: neighbours in it that are so at both ends."""
+def n_runs(source, target):
+    """Maximal runs of a part that both boxes have: neighbours in it that are so in the source."""
     part = [(max(a[0], b[0]), min(a[1], b[1])) for a, b in zip(source, target)]
     if any(begin >= end for begin, end in part):
         return 0
     places = []
     for index in itertools.product(*(range(*one) for one in part)):
-        place = []
-        for box in (source, target):
-            at = 0
-            for i, (begin, end) in zip(index, box):
-                at = at * (end - begin) + i - begin
-            place.append(at)
-        places.append(place)
-    return 1 + sum([a[0] + 1, a[1] + 1] != b for a, b in zip(places, places[1:]))
+        at = 0
+        for i, (begin, end) in zip(index, source):
+            at = at * (end - begin) + i - begin
+        places.append(at)
+    return 1 + sum(a + 1 != b for a, b in zip(places, places[1:]))
+
+
+def n_elements(a, b):
+    return math.prod(max(min(x[1], y[1]) - max(x[0], y[0]), 0) for x, y in zip(a, b))
 
 
 def side_of(cuts, first):
@@ -264,65 +266,130 @@ def side_of(cuts, first):
             "rules": [{"match": "*", "shard": [{"dim": dim, "axis": f"a{dim}"} for dim, n in cuts]}]}
 
 
+CPUS = {"format": "ferry.cluster/1", "ranks_per_node": 64, "node_gbytes_per_s": 1e12,
+        "rank_gbytes_per_s": 1e12, "copy_all_gbytes_per_s": 1e12}
+LONG_ROW = 65536
+
+
 def case_rows():
-    """What each row of a copy adds, beside a count of runs element by element, by both methods."""
+    """What short rows and pieces add, beside a count of runs element by element, by both methods."""
     draw, path, own = random.Random(20261128), FOLDER / "rows.json", FOLDER / "rows-spec.json"
-    some = set()
-    for turn in range(12):
+    some, n_whole = set(), 0
+    for turn in range(20):
         shape = [draw.choice((4, 8, 12)) for _ in range(draw.randrange(1, 4))]
         cuts = [[(dim, draw.choice((2, 4))) for dim in range(len(shape)) if draw.random() < 0.6]
                 for _ in range(2)]
         sides = [boxes_of(shape, one) for one in cuts]
-        per_source = [sum(n_runs(shape, a, b) for b in sides[1]) for a in sides[0]]
-        per_target = [sum(n_runs(shape, a, b) for a in sides[0]) for b in sides[1]]
+        # Of each pair that has something in common its bytes, and how many runs these are.
+        pairs = {(i, k): (n_elements(a, b), n_runs(a, b)) for i, a in enumerate(sides[0])
+                 for k, b in enumerate(sides[1])}
+        pairs = {pair: its for pair, its in pairs.items() if its[0] > 0}
+        short = {pair: n * LONG_ROW / (LONG_ROW + n / runs) if runs > 1 else 0
+                 for pair, (n, runs) in pairs.items()}
+        n_whole += sum(one == 0 for one in short.values())
         own.write_text(json.dumps({
             "format": "ferry.spec/1", "tensors": [{"name": "w", "shape": shape, "dtype": "u8"}],
             "source": side_of(cuts[0], 0), "destination": side_of(cuts[1], len(sides[0]))}))
         for method in ("schedule", "classes"):
-            def seconds(port, row):
-                path.write_text(json.dumps({
-                    "format": "ferry.cluster/1", "ranks_per_node": 64, "node_gbytes_per_s": 1e12,
-                    "rank_gbytes_per_s": port, "copy_all_gbytes_per_s": 1e12, "copy_row_ns": row}))
+            def seconds(port, **more):
+                path.write_text(json.dumps({**CPUS, "rank_gbytes_per_s": port, **more}))
                 one, = simulate(own, "--cluster", path, "--method", method, "--no-relays")
                 return one["seconds"], one["limit"], one["limit_rank"]
-            all_copies, limit, _ = seconds(1e12, 1e6)
-            # One rank that sends, or gets, everything takes as long for its rows as all together.
-            assert limit == "node_copies" or sum(per_target) in (*per_source, *per_target), limit
-            assert abs(all_copies / (1e-3 * sum(per_target)) - 1) < 1e-6, (turn, shape, cuts, all_copies)
-            slow, limit, rank = seconds(1e-9, 1e6)
-            without, same, _ = seconds(1e-9, 0)
-            rows = [*per_source, *per_target][rank]
-            assert same == limit != "node_copies" and abs(slow - without - 1e-3 * rows) < 1e-6, (
-                turn, shape, cuts, slow, without, rows)
-        some.add(sum(per_target))
-    assert len(some) > 5 and max(some) > 50, some
-    rates = {"format": "ferry.cluster/1", "ranks_per_node": 64, "rank_gbytes_per_s": 1,
-             "node_gbytes_per_s": 1}
-    for more, says in (({"copy_all_gbytes_per_s": 1, "copy_row_ns": -1}, "a number from 0 to 1e9"),
-                       ({"copy_all_gbytes_per_s": 1, "copy_row_ns": "2"}, "a number from 0 to 1e9"),
-                       ({"copy_all_gbytes_per_s": 1, "copy_row_ns": 2e9}, "a number from 0 to 1e9"),
-                       ({"copy_row_ns": 2}, 'needs "copy_all_gbytes_per_s"')):
-        path.write_text(json.dumps({**rates, **more}))
+            for more, values in (({"copy_rows_gbytes_per_s": 1e-6}, {p: 1e-3 * n for p, n in short.items()}),
+                                 ({"copy_piece_ns": 1e6}, dict.fromkeys(pairs, 1e-3))):
+                all_copies, limit, _ = seconds(1e12, **more)
+                by_rank = [sum(v for (i, _), v in values.items() if i == rank)
+                           for rank in range(len(sides[0]))]
+                by_rank += [sum(v for (_, k), v in values.items() if k == rank)
+                            for rank in range(len(sides[1]))]
+                # One rank that sends, or gets, everything takes as long as all together.
+                alone = any(abs(one - sum(values.values())) < 1e-12 for one in by_rank)
+                assert limit == "node_copies" or alone, limit
+                assert abs(all_copies - sum(values.values())) < 1e-6 * all_copies + 1e-9, (
+                    turn, shape, cuts, all_copies)
+                slow, limit, rank = seconds(1e-9, **more)
+                without, same, _ = seconds(1e-9)
+                assert same == limit != "node_copies", (limit, same)
+                assert abs(slow - without - by_rank[rank]) < 1e-6, (turn, shape, cuts, slow, without)
+        some.add(sum(short.values()))
+    assert len(some) > 5 and max(some) > 50 and n_whole > 5, (some, n_whole)
+    for more, key, says in (
+            ({"copy_all_gbytes_per_s": 0}, "copy_all_gbytes_per_s", "a number from 1e-9 to 1e12"),
+            ({"copy_rows_gbytes_per_s": "2"}, "copy_rows_gbytes_per_s", "a number from 1e-9 to 1e12"),
+            ({"copy_piece_ns": -1}, "copy_piece_ns", "a number from 0 to 1e9"),
+            ({"copy_piece_ns": 2e9}, "copy_piece_ns", "a number from 0 to 1e9"),
+            ({"copy_all_gbytes_per_s": None, "copy_piece_ns": 2}, "copy_piece_ns",
+             'needs "copy_all_gbytes_per_s"'),
+            ({"copy_all_gbytes_per_s": None, "copy_rows_gbytes_per_s": 2}, "copy_rows_gbytes_per_s",
+             'needs "copy_all_gbytes_per_s"')):
+        merged = {k: value for k, value in {**CPUS, **more}.items() if value is not None}
+        path.write_text(json.dumps(merged))
         status, out, err = ask("simulate", SPEC, "--cluster", path)
         assert (status, out) == (1, "") and err.count("\n") == 1, err
-        assert f'{path}: "copy_row_ns"' in err and says in err, err
+        assert f'{path}: "{key}"' in err and says in err, err
 
 
 def case_rows_of_boxes():
-    """A side in boxes says by its strides which pieces lie in one: here every second element."""
+    """A side in boxes says by its strides which pieces lie in one: here every second element. That of a
+    destination does not matter."""
     path, own = FOLDER / "rows.json", FOLDER / "boxes-spec.json"
-    path.write_text(json.dumps({
-        "format": "ferry.cluster/1", "ranks_per_node": 64, "node_gbytes_per_s": 1e12,
-        "rank_gbytes_per_s": 1e12, "copy_all_gbytes_per_s": 1e12, "copy_row_ns": 1e6}))
-    for strides, wanted in (([2], 10), ([1], 1)):
+    path.write_text(json.dumps({**CPUS, "copy_rows_gbytes_per_s": 1e-6}))
+    for side, strides, wanted in (("source", [2], 10 * LONG_ROW / (LONG_ROW + 1)), ("source", [1], 0),
+                                  ("destination", [2], 0)):
+        boxes = {"boxes": [
+            {"rank": 1, "parameter": "p", "elements": 10 * strides[0],
+             **({"partial": True} if side == "destination" else {}), "holds": [
+                 {"tensor": "w", "begin": [0], "shape": [10], "offset": 0, "strides": strides}]}]}
         own.write_text(json.dumps({
             "format": "ferry.spec/1", "tensors": [{"name": "w", "shape": [10], "dtype": "u8"}],
-            "source": side_of([], 0),
-            "destination": {"boxes": [
-                {"rank": 1, "parameter": "p", "elements": 10 * strides[0], "partial": True, "holds": [
-                    {"tensor": "w", "begin": [0], "shape": [10], "offset": 0, "strides": strides}]}]}}))
+            "source": side_of([], 0), "destination": side_of([], 2), side: boxes}))
         one, = simulate(own, "--cluster", path)
-        assert abs(one["seconds"] / (1e-3 * wanted) - 1) < 1e-6, (strides, one)
+        assert abs(one["seconds"] - 1e-3 * wanted) < 1e-6, (side, strides, one)
+
+
+def case_long_rows():
+    """Rows of 64 KiB cost half of what very short ones do, and much longer ones hardly more than none."""
+    path, own = FOLDER / "rows.json", FOLDER / "long-spec.json"
+    path.write_text(json.dumps({**CPUS, "copy_rows_gbytes_per_s": 1e-3}))
+    for row, share in ((16, 1), (LONG_ROW, 0.5), (15 * LONG_ROW, 1 / 16)):
+        own.write_text(json.dumps({
+            "format": "ferry.spec/1", "tensors": [{"name": "w", "shape": [8, 2 * row], "dtype": "u8"}],
+            "source": side_of([], 0), "destination": side_of([(1, 2)], 1)}))
+        one, = simulate(own, "--cluster", path)
+        assert abs(one["seconds"] / (1e-6 * 16 * row * share) - 1) < 1e-3, (row, one)
+    # What is half as fast in short rows takes twice as long, and what is faster there no less.
+    own.write_text(json.dumps({
+        "format": "ferry.spec/1", "tensors": [{"name": "w", "shape": [8, 32], "dtype": "u8"}],
+        "source": side_of([], 0), "destination": side_of([(1, 2)], 1)}))
+    for rate, times in ((5e-4, 2), (1e-3, 1), (2e-3, 1)):
+        path.write_text(json.dumps({**CPUS, "copy_all_gbytes_per_s": 1e-3, "copy_rows_gbytes_per_s": rate}))
+        one, = simulate(own, "--cluster", path)
+        assert abs(one["seconds"] / (1e-6 * 256 * times) - 1) < 1e-3, (rate, one)
+
+
+def case_many_pieces():
+    """Of more ranks than are looked at one by one, those that are alike have as many pieces."""
+    path, own = FOLDER / "rows.json", FOLDER / "pieces-spec.json"
+    path.write_text(json.dumps({**CPUS, "ranks_per_node": 1000, "copy_piece_ns": 1e6}))
+    own.write_text(json.dumps({
+        "format": "ferry.spec/1", "tensors": [{"name": "w", "shape": [600], "dtype": "u8"}],
+        "source": side_of([(0, 300)], 0), "destination": side_of([(0, 400)], 300)}))
+    one, = simulate(own, "--cluster", path, "--no-relays")
+    # 600 elements in parts of 2, and in as many of 2 as there are, for even cuts round up.
+    assert abs(one["seconds"] / (1e-3 * 300) - 1) < 1e-6, one
+
+
+def case_casts():
+    """A cast goes over half of what is read and half of what is written once more."""
+    path, own = FOLDER / "rows.json", FOLDER / "cast-spec.json"
+    path.write_text(json.dumps({**CPUS, "copy_all_gbytes_per_s": 1e-3}))
+    for dtype, bytes_wanted in (("bf16", 500 * (2 + (4 + 2) / 2)), ("f32", 500 * 4)):
+        rule = {"match": "*", **({"dtype": dtype, "cast": "round"} if dtype != "f32" else {})}
+        own.write_text(json.dumps({
+            "format": "ferry.spec/1", "tensors": [{"name": "w", "shape": [500], "dtype": "f32"}],
+            "source": side_of([], 0), "destination": {"mesh": [["one", 1]], "first_rank": 1, "rules": [rule]}}))
+        one, = simulate(own, "--cluster", path)
+        assert abs(one["seconds"] / (1e-6 * bytes_wanted) - 1) < 1e-6, (dtype, one)
 
 
 def case_classes():

@@ -85,7 +85,8 @@ typedef struct simulate_rates {
     uint32_t ranks_per_node;
     double rank_rate, node_rate, latency;
     double copy_rate;   /* of all CPUs of a node together; 0: devices copy, or nothing limits it */
-    double row_seconds; /* that each row of what they copy adds */
+    double row_seconds; /* that a byte in short rows takes beside that */
+    double piece_seconds; /* and each piece of a tensor that is copied */
     simulate_fault fault;
 } simulate_rates;
 
@@ -103,10 +104,18 @@ void simulate_predict(const simulate_request *request, const ferry_spec *spec,
 
 /* ---- simulate_rows.c ---- */
 
-/* Pieces that lie in one at both ends: of what comes to a rank and stays there, and of what leaves.
+/*
+ * Of what is copied: pieces of tensors; bytes that are read out of rows, the fewer the longer rows
+ * are; and what a cast goes over once more: it is written to a slot and read there, half of what is
+ * read before and half of what is written in the end.
  */
+typedef struct simulate_rows_copied {
+    double pieces, row_bytes, cast_bytes;
+} simulate_rows_copied;
+
+/* Of what comes to a rank and stays there, and of what leaves. */
 typedef struct simulate_row_counts {
-    double in, out;
+    simulate_rows_copied in, out;
 } simulate_row_counts;
 
 typedef struct simulate_rows simulate_rows;

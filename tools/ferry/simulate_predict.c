@@ -264,29 +264,36 @@ static ferry_status predict_by_schedule(const simulate_request *request, const f
 
 static const double ABOUT = 0.999;
 
+/* What rows, pieces and casts take beside the bytes that travel. */
+static double seconds_beside(const simulate_rates *rates, const simulate_rows_copied *copied)
+{
+    return copied->row_bytes * rates->row_seconds + copied->pieces * rates->piece_seconds +
+           copied->cast_bytes / rates->copy_rate;
+}
+
 /*
  * Where CPUs copy, the ranks of a node share one memory, whatever their ports could do: each byte
- * that one of them gets or keeps is copied there once, in rows.
+ * that one of them gets or keeps is copied there once. Short rows take longer, and each piece.
  */
 static ferry_status consider_node(const ferry_plan *plan, const simulate_rates *rates,
                                   simulate_rows *rows, uint32_t first, simulate_case *found,
                                   ferry_error *error)
 {
-    double bytes = 0, n_rows = 0;
+    double bytes = 0, more = 0;
     uint64_t end = (uint64_t)first + rates->ranks_per_node;
     for (uint64_t rank = first; rank < found->n_ranks && rank < end; rank++) {
         ferry_rank_bytes own = FERRY_RANK_BYTES_INIT;
-        simulate_row_counts its = {0};
+        simulate_row_counts its = {.in = {.pieces = 0}};
         FY_TRY(ferry_plan_get_rank_bytes(plan, (uint32_t)rank, &own, error));
         if (rows != NULL) {
             FY_TRY(simulate_count_rows(rows, (uint32_t)rank, &its));
         }
         bytes += (double)own.in + (double)own.local;
-        n_rows += its.in;
+        more += seconds_beside(rates, &its.in);
     }
     double factor = copy_factor(rates, first / rates->ranks_per_node);
-    double seconds = (bytes / rates->copy_rate + n_rows * rates->row_seconds) / factor;
-    if (n_rows > 0 && seconds > ABOUT * found->seconds && seconds <= found->seconds) {
+    double seconds = (bytes / rates->copy_rate + more) / factor;
+    if (more > 0 && seconds > ABOUT * found->seconds && seconds <= found->seconds) {
         found->limit = "node_copies"; /* and of the port hardly anything is its own */
         found->limit_rank = first;
     }
@@ -294,14 +301,15 @@ static ferry_status consider_node(const ferry_plan *plan, const simulate_rates *
     return FERRY_OK;
 }
 
-/* One that copies with all CPUs to itself takes as long for its rows. */
+/* One that copies with all CPUs to itself takes as long for its rows and pieces. */
 static ferry_status add_rows_of_port(const simulate_rates *rates, simulate_rows *rows,
                                      simulate_case *found)
 {
-    simulate_row_counts its = {0};
+    simulate_row_counts its = {.in = {.pieces = 0}};
     FY_TRY(simulate_count_rows(rows, found->limit_rank, &its));
     double factor = copy_factor(rates, found->limit_rank / rates->ranks_per_node);
-    found->seconds += (its.in > its.out ? its.in : its.out) * rates->row_seconds / factor;
+    found->seconds +=
+        fmax(seconds_beside(rates, &its.in), seconds_beside(rates, &its.out)) / factor;
     return FERRY_OK;
 }
 
@@ -310,7 +318,7 @@ static ferry_status consider_copies(const ferry_plan *plan, const simulate_rates
 {
     simulate_rows *rows = NULL;
     ferry_status status = FERRY_OK;
-    if (rates->copy_rate > 0 && rates->row_seconds > 0) {
+    if (rates->copy_rate > 0) {
         status = simulate_open_rows(plan, &rows, error);
         if (status == FERRY_OK && found->seconds > 0) {
             status = add_rows_of_port(rates, rows, found);

@@ -1,8 +1,9 @@
 /* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
 /*
- * How many rows the copies of a rank consist of: pieces that lie in one at both ends. Moves say how
- * long their boxes are, and shards what these are cut from. Of shards that are not alike, as where
- * a tensor is divided with a remainder, the first one that is met stands for all.
+ * What the copies of a rank consist of: pieces of tensors, which may be of many rows, each of which
+ * lies in one at both ends. Moves say how long their boxes are, and shards what these are cut from.
+ * Of shards that are not alike, as where a tensor is divided with a remainder, the first one that
+ * is met stands for all.
  */
 #include "simulate.h"
 
@@ -33,15 +34,20 @@ typedef struct counted {
     simulate_row_counts rows;
 } counted;
 
-enum { MOST_COUNTED = 512, UNKNOWN = FERRY_MAX_DIMS + 1 };
+enum {
+    MOST_COUNTED = 512,
+    UNKNOWN = FERRY_MAX_DIMS + 1,
+    LONG_ROW = 65536 /* bytes: half of a row so long counts, of a shorter one more */
+};
 
 struct simulate_rows {
     const ferry_plan *plan;
-    shape_list shapes[2]; /* by side */
+    shape_list shapes; /* of senders */
     counted known[MOST_COUNTED];
     size_t n_known;
-    double all_rows, all_bytes; /* that come to these */
-    uint32_t rank;              /* at hand */
+    simulate_rows_copied all; /* that come to these */
+    double all_bytes;         /* likewise */
+    uint32_t rank;            /* at hand */
     simulate_row_counts rows;
     ferry_error *error;
 };
@@ -100,16 +106,17 @@ static ferry_status take_shard(void *context, const ferry_shard *shard)
 }
 
 /* The shape of the tensor on a rank that holds it, with those of all others that it holds. */
-static ferry_status look_up(simulate_rows *rows, ferry_side_role side, uint32_t rank,
-                            const char *tensor, const shape **shape_out)
+static ferry_status look_up(simulate_rows *rows, uint32_t rank, const char *tensor,
+                            const shape **shape_out)
 {
-    shape_list *list = &rows->shapes[side];
+    shape_list *list = &rows->shapes;
     *shape_out = find_shape(list, tensor);
     if (*shape_out != NULL) {
         return FERRY_OK;
     }
     collecting c = {.list = list, .n_before = list->n, .error = rows->error};
-    FY_TRY(ferry_plan_visit_shards(rows->plan, side, rank, take_shard, &c, rows->error));
+    FY_TRY(
+        ferry_plan_visit_shards(rows->plan, FERRY_SIDE_SOURCE, rank, take_shard, &c, rows->error));
     qsort(list->at, list->n, sizeof *list->at, compare_shapes);
     if (find_shape(list, tensor) == NULL) { /* and nobody looks for it again */
         FY_TRY(add_shape(list, &(shape){.tensor = tensor, .n_dims = UNKNOWN}, rows->error));
@@ -154,50 +161,38 @@ static ferry_status row_of_source(simulate_rows *rows, const ferry_move *move, u
         return FERRY_OK;
     }
     const char *tensor = move->source != NULL ? move->source : move->tensor;
-    FY_TRY(look_up(rows, FERRY_SIDE_SOURCE, move->from, tensor, &its));
+    FY_TRY(look_up(rows, move->from, tensor, &its));
     if (its != NULL && its->n_dims == move->src_n_dims) {
         *row_out = row_of_shard(move->src_n_dims, move->src_length, its->local);
     }
     return FERRY_OK;
 }
 
-static ferry_status row_of_destination(simulate_rows *rows, const ferry_move *move,
-                                       uint64_t *row_out)
+static void count(simulate_rows_copied *copied, double row_bytes, double cast_bytes)
 {
-    const shape *its = NULL;
-    if (move->dst_parameter != NULL) {
-        *row_out = row_of_box(move->n_dims, move->length, move->dst_strides);
-        return FERRY_OK;
-    }
-    FY_TRY(look_up(rows, FERRY_SIDE_DESTINATION, move->to, move->tensor, &its));
-    if (its != NULL && its->n_dims == move->n_dims) {
-        *row_out = row_of_shard(move->n_dims, move->length, its->local);
-    }
-    return FERRY_OK;
+    copied->pieces++;
+    copied->row_bytes += row_bytes;
+    copied->cast_bytes += cast_bytes;
 }
 
 static ferry_status take_move(void *context, const ferry_move *move)
 {
     simulate_rows *rows = context;
-    uint64_t n_elements = 1, n_at_source = 1, row[2];
-    for (uint32_t d = 0; d < move->n_dims; d++) {
-        n_elements *= move->length[d];
-    }
+    uint64_t n_elements = 1, row;
     for (uint32_t d = 0; d < move->src_n_dims; d++) {
-        n_at_source *= move->src_length[d];
+        n_elements *= move->src_length[d];
     }
-    row[0] = n_at_source; /* of what no shard is known it is one row */
-    row[1] = n_elements;
-    FY_TRY(row_of_source(rows, move, &row[0]));
-    FY_TRY(row_of_destination(rows, move, &row[1]));
-    double n[2] = {row[0] > 0 ? (double)n_at_source / (double)row[0] : 0,
-                   row[1] > 0 ? (double)n_elements / (double)row[1] : 0};
-    double most = n[0] > n[1] ? n[0] : n[1];
+    row = n_elements; /* of what no shard is known it is one row */
+    FY_TRY(row_of_source(rows, move, &row));
+    double n_rows = row > 0 ? (double)n_elements / (double)row : 0, bytes = (double)move->bytes;
+    double row_bytes = n_rows > 1 ? bytes * LONG_ROW / (LONG_ROW + bytes / n_rows) : 0;
+    double bits = move->src_dtype.element_bits + move->dst_dtype.element_bits;
+    double cast_bytes = move->conversion == NULL ? 0 : (double)n_elements * bits / 16;
     if (move->to == rows->rank) {
-        rows->rows.in += most;
+        count(&rows->rows.in, row_bytes, cast_bytes);
     }
     if (move->from == rows->rank && move->to != rows->rank) {
-        rows->rows.out += most;
+        count(&rows->rows.out, row_bytes, cast_bytes);
     }
     return FERRY_OK;
 }
@@ -205,6 +200,14 @@ static ferry_status take_move(void *context, const ferry_move *move)
 static bool is_alike(const ferry_rank_bytes *a, const ferry_rank_bytes *b)
 {
     return a->in == b->in && a->out == b->out && a->local == b->local && a->n_moves == b->n_moves;
+}
+
+/* As of those that were looked at, by bytes. */
+static simulate_rows_copied share_of(const simulate_rows *rows, double bytes)
+{
+    double share = rows->all_bytes > 0 ? bytes / rows->all_bytes : 0;
+    return (simulate_rows_copied){rows->all.pieces * share, rows->all.row_bytes * share,
+                                  rows->all.cast_bytes * share};
 }
 
 ferry_status simulate_count_rows(simulate_rows *rows, uint32_t rank, simulate_row_counts *out)
@@ -219,17 +222,18 @@ ferry_status simulate_count_rows(simulate_rows *rows, uint32_t rank, simulate_ro
         }
     }
     if (rows->n_known == MOST_COUNTED) {
-        double per_byte = rows->all_bytes > 0 ? rows->all_rows / rows->all_bytes : 0;
-        out->in = ((double)own.in + (double)own.local) * per_byte;
-        out->out = (double)own.out * per_byte;
+        out->in = share_of(rows, (double)own.in + (double)own.local);
+        out->out = share_of(rows, (double)own.out);
         return FERRY_OK;
     }
     rows->rank = rank;
-    rows->rows = (simulate_row_counts){0};
+    rows->rows = (simulate_row_counts){.in = {.pieces = 0}};
     FY_TRY(ferry_plan_visit(rows->plan, rank, take_move, rows, NULL, rows->error));
     rows->known[rows->n_known++] = (counted){own, rows->rows};
     rows->all_bytes += (double)own.in + (double)own.local;
-    rows->all_rows += rows->rows.in;
+    rows->all.pieces += rows->rows.in.pieces;
+    rows->all.row_bytes += rows->rows.in.row_bytes;
+    rows->all.cast_bytes += rows->rows.in.cast_bytes;
     *out = rows->rows;
     return FERRY_OK;
 }
@@ -250,8 +254,7 @@ ferry_status simulate_open_rows(const ferry_plan *plan, simulate_rows **rows_out
 void simulate_close_rows(simulate_rows *rows)
 {
     if (rows != NULL) {
-        free(rows->shapes[FERRY_SIDE_SOURCE].at);
-        free(rows->shapes[FERRY_SIDE_DESTINATION].at);
+        free(rows->shapes.at);
         free(rows);
     }
 }

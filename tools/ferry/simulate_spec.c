@@ -9,6 +9,7 @@
 #include "steps.h"
 
 #include <jansson.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,8 +19,9 @@ enum { MOST_AXES = 16, MOST_ORDER_AXES = 4, MOST_CLUSTER_BYTES = 1 << 20 };
 typedef struct cluster_file {
     json_t *json; /* as a spec has it */
     char name[64];
-    double copy_rate;   /* in bytes per second; 0: it has none */
-    double row_seconds; /* that each row of a copy adds */
+    double copy_rate;     /* in bytes per second; 0: it has none */
+    double row_seconds;   /* that a byte in short rows takes beside that */
+    double piece_seconds; /* and each piece of a tensor */
 } cluster_file;
 
 typedef struct simulating {
@@ -59,41 +61,50 @@ static void take_name(cluster_file *cluster, const char *path)
     json_object_del(cluster->json, "comment");
 }
 
-/* What the CPUs of a node copy together: a limit of memory, which the network of a spec has not. */
-static ferry_status take_copy_rate(simulating *s, cluster_file *cluster, const char *path)
+typedef struct limits {
+    double least, most;
+    const char *text;
+} limits;
+
+/* A number of a cluster file that a spec has not, taken out; *found stays where there is none. */
+static ferry_status take_number(simulating *s, cluster_file *cluster, const char *path,
+                                const char *key, const limits *l, double *found)
 {
-    static const char key[] = "copy_all_gbytes_per_s";
     const json_t *value = json_object_get(cluster->json, key);
     if (value == NULL) {
         return FERRY_OK;
     }
-    double rate = json_is_number(value) ? json_number_value(value) : 0;
-    if (!(rate >= 1e-9 && rate <= 1e12)) {
-        return fail_with(s, "%.400s: \"copy_all_gbytes_per_s\" must be a number from 1e-9 to 1e12",
-                         path);
+    double number = json_is_number(value) ? json_number_value(value) : NAN;
+    if (!(number >= l->least && number <= l->most)) {
+        snprintf(s->error->message, sizeof s->error->message,
+                 "%.400s: \"%s\" must be a number from %s", path, key, l->text);
+        return FERRY_ERR_INVALID_INPUT;
     }
-    cluster->copy_rate = 1e9 * rate;
+    *found = number;
     json_object_del(cluster->json, key);
     return FERRY_OK;
 }
 
-/* What each row of a copy takes beside its bytes; without a rate of bytes it means nothing. */
-static ferry_status take_row_time(simulating *s, cluster_file *cluster, const char *path)
+/* What the CPUs of a node copy together: a limit of memory, which the network of a spec has not. */
+static ferry_status take_copies(simulating *s, cluster_file *cluster, const char *path)
 {
-    static const char key[] = "copy_row_ns";
-    const json_t *value = json_object_get(cluster->json, key);
-    if (value == NULL) {
-        return FERRY_OK;
+    static const char all[] = "copy_all_gbytes_per_s", rows[] = "copy_rows_gbytes_per_s";
+    static const char piece[] = "copy_piece_ns";
+    static const limits rates = {1e-9, 1e12, "1e-9 to 1e12"}, times = {0, 1e9, "0 to 1e9"};
+    bool has_rows = json_object_get(cluster->json, rows) != NULL;
+    bool has_piece = json_object_get(cluster->json, piece) != NULL;
+    double rate = 0, row_rate = 0, piece_ns = 0;
+    FY_TRY(take_number(s, cluster, path, all, &rates, &rate));
+    FY_TRY(take_number(s, cluster, path, rows, &rates, &row_rate));
+    FY_TRY(take_number(s, cluster, path, piece, &times, &piece_ns));
+    if (rate <= 0 && (has_rows || has_piece)) {
+        snprintf(s->error->message, sizeof s->error->message, "%.400s: \"%s\" needs \"%s\"", path,
+                 has_rows ? rows : piece, all);
+        return FERRY_ERR_INVALID_INPUT;
     }
-    double ns = json_is_number(value) ? json_number_value(value) : -1;
-    if (!(ns >= 0 && ns <= 1e9)) {
-        return fail_with(s, "%.400s: \"copy_row_ns\" must be a number from 0 to 1e9", path);
-    }
-    if (cluster->copy_rate <= 0) {
-        return fail_with(s, "%.400s: \"copy_row_ns\" needs \"copy_all_gbytes_per_s\"", path);
-    }
-    cluster->row_seconds = 1e-9 * ns;
-    json_object_del(cluster->json, key);
+    cluster->copy_rate = 1e9 * rate;
+    cluster->row_seconds = has_rows && row_rate < rate ? 1e-9 / row_rate - 1e-9 / rate : 0;
+    cluster->piece_seconds = 1e-9 * piece_ns;
     return FERRY_OK;
 }
 
@@ -103,7 +114,8 @@ static void name_own_keys(char *sentence, size_t room)
     size_t length = strlen(sentence);
     if (strstr(sentence, "unknown key") != NULL) {
         snprintf(sentence + length, room - length,
-                 ", and in a file format, name, comment, copy_all_gbytes_per_s, copy_row_ns");
+                 ", and in a file format, name, comment, copy_all_gbytes_per_s, "
+                 "copy_rows_gbytes_per_s, copy_piece_ns");
     }
 }
 
@@ -147,8 +159,7 @@ static ferry_status read_cluster(simulating *s, const char *path)
         return fail_with(s, "%.400s: \"format\" must be \"ferry.cluster/1\"", path);
     }
     take_name(cluster, path);
-    FY_TRY(take_copy_rate(s, cluster, path));
-    FY_TRY(take_row_time(s, cluster, path));
+    FY_TRY(take_copies(s, cluster, path));
     return check_cluster(s, json, path);
 }
 
@@ -318,7 +329,8 @@ static void predict_json(simulating *s, json_t *root, const cluster_file *file,
                             .node_rate = 1e9 * number_of(cluster, "node_gbytes_per_s", 1),
                             .latency = 1e-6 * number_of(cluster, "latency_us", 0),
                             .copy_rate = file->copy_rate,
-                            .row_seconds = file->row_seconds};
+                            .row_seconds = file->row_seconds,
+                            .piece_seconds = file->piece_seconds};
     ferry_spec *spec = NULL;
     ferry_error error = {.message = ""};
     if (fault != NULL) {
