@@ -4,6 +4,7 @@
 
 #include "checkpoint/names_boxes.h"
 #include "checkpoint/short_form.h"
+#include "convert/convert.h"
 #include "model/map.h"
 #include "model/naming.h"
 
@@ -89,6 +90,32 @@ static ferry_status check_straight(const ferry_reshard *c, ferry_names *names, c
                   : FERRY_OK;
 }
 
+/* What ranks have zeros in place of has the type that the tensor gets on the others. */
+static void cast_fills(ferry_reshard *c)
+{
+    for (size_t i = 0; i < c->boxes->n_fills && c->cast != 0; i++) {
+        ferry_dtype *dtype = &c->boxes->parameters[c->boxes->fills[i].parameter].dtype;
+        if (fy_cast_element_bytes(dtype->kind) != 0) {
+            ferry_dtype_of(c->cast, dtype, NULL);
+        }
+    }
+}
+
+/* Boxes are of the source's tensors, and so would be the names that these options choose by. */
+static ferry_status check_boxes(const ferry_reshard *c, const way *w, ferry_error *error)
+{
+    const char *option = c->subset != NULL       ? "a subset"
+                         : c->quantize != NULL   ? "--quantize"
+                         : c->dequantize != NULL ? "--dequantize"
+                                                 : NULL;
+    return option == NULL
+               ? FERRY_OK
+               : fy_fail(error, FERRY_ERR_UNSUPPORTED,
+                         "%s: %s has tensors that lie otherwise in %s, which are written in boxes: "
+                         "write them without %s, and reshard the result once more with it",
+                         c->from->path, w->from, w->to, option);
+}
+
 static ferry_status name_tensors(ferry_reshard *c, ferry_names *names, way *w, ferry_error *error)
 {
     ferry_map *map = NULL;
@@ -97,7 +124,8 @@ static ferry_status name_tensors(ferry_reshard *c, ferry_names *names, way *w, f
     if (c->is_sharded && fy_short_form_is(c->to)) {
         FY_TRY(fy_names_box_side(names, w->from, w->to, c->to, &c->boxes, error));
         if (c->boxes != NULL) {
-            return FERRY_OK;
+            cast_fills(c);
+            return check_boxes(c, w, error);
         }
     }
     FY_TRY(check_straight(c, names, w, error));

@@ -331,6 +331,14 @@ class Checkpoints(unittest.TestCase):
                             self.assertEqual(one.dim(), dims[name], name)
                     ferry.reshard(path(to + form), "hf", path(to + form + "back"))
                     ferry.verify(path("hf"), path(to + form + "back"))
+            ferry.reshard(path("hf"), "tp=2", path("cast"), names="vllm", cast="bf16")
+            for rank in range(2):
+                have = load_file(path("cast/rank-%05d.safetensors" % rank))
+                self.assertEqual({one.dtype for one in have.values()}, {torch.bfloat16})
+            for more in ({"subset": "*.w2_bias"}, {"quantize": "f8e4m3:8x8"}):
+                with self.assertRaisesRegex(ferry.Unsupported, "reshard the result once more"):
+                    ferry.reshard(path("hf"), "tp=2", path("more"), names="vllm", **more)
+            have = load_file(path("megatrontp=1/rank-00000.safetensors"))
             os.makedirs(path("trained"))
             save_file(have, path("trained/model.safetensors"))
             with open(path("trained/config.json"), "w") as file:
