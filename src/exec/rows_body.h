@@ -572,6 +572,10 @@ static void join(const fy_block *b, bool streams)
 
 /* ---- short rows side by side ---- */
 
+/* Rows that are put together; and what is so many further on is asked for, of both lines of a row.
+ */
+enum { APPENDED = 32 };
+
 /*
  * A row is written as `span` bytes, a constant, of which the rest lies where the next row goes: one
  * load and one store, whatever its length. Rows at the end, behind which that is not so, or of
@@ -579,13 +583,14 @@ static void join(const fy_block *b, bool streams)
  */
 static ALWAYS_INLINE void append_rows(fy_block *b, char *to, uint64_t n, size_t span)
 {
-    enum { AHEAD = 2048 };
     const size_t row_bytes = (size_t)b->row_bytes;
+    const uintptr_t ahead = (uintptr_t)(APPENDED * b->from_distance);
     const char *from = b->from;
     uint64_t rest = span - row_bytes; /* rows beside each other are at least their length apart */
     uint64_t n_last = fy_min(n, fy_ceil_div(rest, row_bytes));
     for (uint64_t i = n_last; i < n; i++) {
-        __builtin_prefetch(from + AHEAD);
+        __builtin_prefetch((const void *)((uintptr_t)from + ahead));
+        __builtin_prefetch((const void *)((uintptr_t)from + ahead + row_bytes - 1));
         memcpy(to, from, span);
         to += row_bytes;
         from += b->from_distance;
@@ -605,12 +610,11 @@ static ALWAYS_INLINE void append_rows(fy_block *b, char *to, uint64_t n, size_t 
  */
 static ALWAYS_INLINE void append_streaming(fy_block *b, size_t span)
 {
-    enum { ROWS = 32 };
-    _Alignas(LINE) char buffer[LINE + ROWS * FY_APPEND_MOST];
+    _Alignas(LINE) char buffer[LINE + APPENDED * FY_APPEND_MOST];
     size_t skipped = (uintptr_t)b->to % LINE, used = skipped;
     char *line = b->to - skipped;
     while (b->n_rows > 0) {
-        uint64_t n = fy_min(b->n_rows, ROWS);
+        uint64_t n = fy_min(b->n_rows, APPENDED);
         append_rows(b, buffer + used, n, span);
         used += (size_t)(n * b->row_bytes);
         size_t at = 0;

@@ -336,11 +336,13 @@ static const mixed_sample *find_beside(const mixed_sample *samples, size_t n,
     return found;
 }
 
+/* A sample that somebody else disturbed is no reason to be further off than by two. */
 static double log_off(const mixed_costs *costs, const mixed_sketches *sketches,
                       const mixed_sample *sample)
 {
     double predicted = mixed_predict(costs, sketches, sample);
-    return predicted > 0 ? log(sample->seconds / predicted) : 0;
+    double off = predicted > 0 ? log(sample->seconds / predicted) : 0;
+    return fmin(fmax(off, -log(2)), log(2));
 }
 
 double mixed_predict_beside(const mixed_costs *costs, const mixed_sketches *sketches,

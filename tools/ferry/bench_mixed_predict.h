@@ -76,7 +76,8 @@ ferry_status mixed_fit(const mixed_sample *samples, size_t n, const mixed_sketch
 
 /*
  * As mixed_predict, times what the costs are off by at the samples of the same operation and mode
- * that are next below and above: between them that changes evenly with the logarithm of the size.
+ * that are next below and above, at most two or a half: between them that changes evenly with the
+ * logarithm of the size.
  */
 double mixed_predict_beside(const mixed_costs *costs, const mixed_sketches *sketches,
                             const mixed_sample *samples, size_t n, const mixed_sample *call);
