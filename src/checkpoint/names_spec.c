@@ -97,7 +97,7 @@ typedef struct way {
     json_t *sides[2];
     bool is_whole[2]; /* one rank has all of it */
     uint32_t first_rank[2];
-    bool is_boxed[2]; /* it is said in boxes: of the tensors of the other one, or of the source's */
+    bool is_boxed[2]; /* it is said in boxes of the other one's tensors; both: in the source's */
 } way;
 
 static ferry_status make_mapped(const way *w, ferry_spec **spec_out, ferry_error *error)
@@ -232,16 +232,19 @@ static ferry_status make_in_boxes(const way *w, ferry_spec **spec_out, ferry_err
     return status;
 }
 
-/* Of two sides either may be in boxes where tensors are transposed: that which one rank has. */
+/* Of two sides either may be in boxes where tensors are transposed: that of which these are fewer,
+ * or else that which one rank has. */
 static ferry_status choose_boxes(way *w, ferry_error *error)
 {
     bool turned = false;
+    uint64_t blocks[2]; /* of the other side */
     for (int side = 0; side < 2; side++) {
         FY_TRY(has_zeros(w, side, &w->is_boxed[side], error));
     }
-    FY_TRY(fy_naming_is_turned(w->names, w->namings[0], w->namings[1], &turned, error));
+    FY_TRY(fy_naming_is_turned(w->names, w->namings[0], w->namings[1], &turned, blocks, error));
     if (turned && !w->is_boxed[0] && !w->is_boxed[1]) {
-        w->is_boxed[w->is_whole[0] ? 0 : 1] = true;
+        bool boxes_source = blocks[0] != blocks[1] ? blocks[0] > blocks[1] : w->is_whole[0];
+        w->is_boxed[boxes_source ? 0 : 1] = true;
     }
     return FERRY_OK;
 }
@@ -271,11 +274,12 @@ ferry_status fy_names_box_side(ferry_names *names, const char *from, const char 
                                const char *form, ferry_side **side_out, ferry_error *error)
 {
     way w = {.names = names, .namings = {from, to}, .is_whole = {true, is_whole(form)}};
+    uint64_t blocks[2];
     *side_out = NULL;
     ferry_status status = make_side(names, to, form, &w.sides[1], error);
     FY_THEN(status, has_zeros(&w, 1, &w.is_boxed[1], error));
     if (!w.is_boxed[1]) {
-        FY_THEN(status, fy_naming_is_turned(names, from, to, &w.is_boxed[1], error));
+        FY_THEN(status, fy_naming_is_turned(names, from, to, &w.is_boxed[1], blocks, error));
     }
     if (w.is_boxed[1]) {
         FY_THEN(status, make_boxed(&w, 1, from, side_out, error));

@@ -81,7 +81,8 @@ static ferry_status check_straight(const ferry_reshard *c, ferry_names *names, c
                                    ferry_error *error)
 {
     bool turned;
-    FY_TRY(fy_naming_is_turned(names, w->from, w->to, &turned, error));
+    uint64_t blocks[2];
+    FY_TRY(fy_naming_is_turned(names, w->from, w->to, &turned, blocks, error));
     return turned ? fy_fail(error, FERRY_ERR_UNSUPPORTED,
                             "%s: %s has tensors that %s has transposed, and a folder of ranks can "
                             "have them, but not %s; give a short form: tp=1 is one file that has "
@@ -111,8 +112,8 @@ static ferry_status check_boxes(const ferry_reshard *c, const way *w, ferry_erro
     return option == NULL
                ? FERRY_OK
                : fy_fail(error, FERRY_ERR_UNSUPPORTED,
-                         "%s: %s has tensors that lie otherwise in %s, which are written in boxes: "
-                         "write them without %s, and reshard the result once more with it",
+                         "%s: %s has tensors that lie otherwise in %s, which are written in boxes, "
+                         "as they are: leave %s out",
                          c->from->path, w->from, w->to, option);
 }
 

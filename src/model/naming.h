@@ -91,9 +91,12 @@ ferry_status fy_naming_expand(ferry_names *names, fy_naming *naming, ferry_error
 /* The tensor of a name, or FY_INDEX_NONE. */
 uint32_t fy_naming_find_tensor(const fy_naming *naming, const char *name);
 
-/* Whether one of their tensors is a transposed one of the other's, which a map cannot say. */
+/*
+ * Whether one of their tensors is a transposed one of the other's, which a map cannot say. Of how
+ * many boxes of the tensors of `from`, and of `to`, those of the other one are.
+ */
 ferry_status fy_naming_is_turned(ferry_names *names, const char *from, const char *to,
-                                 bool *turned_out, ferry_error *error);
+                                 bool *turned_out, uint64_t blocks_out[2], ferry_error *error);
 
 /* Appends the tensors of `to`, as a spec has them, of the types that they get of those of `from`.
  */

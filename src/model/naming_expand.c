@@ -429,6 +429,17 @@ static ferry_status is_optional(const expanding *e, bool *optional_out, ferry_er
     return FERRY_OK;
 }
 
+static ferry_status check_axis(const char *axis, const fy_json_place *place, ferry_error *error)
+{
+    static const char *const axes[] = {"pp", "dp", "ep", "tp"};
+    for (size_t i = 0; i < sizeof axes / sizeof axes[0]; i++) {
+        if (strcmp(axis, axes[i]) == 0) {
+            return FERRY_OK;
+        }
+    }
+    return fy_json_fail(place, error, "is \"%s\", which is none of pp, dp, ep, tp", axis);
+}
+
 static ferry_status make_tensor(making *m, const char *pattern, ferry_error *error)
 {
     const expanding *e = m->e;
@@ -451,6 +462,7 @@ static ferry_status make_tensor(making *m, const char *pattern, ferry_error *err
     if (first_of != NULL) {
         fy_json_place place = {.parent = &m->place, .key = "first_of"};
         FY_TRY(fy_json_get_string(first_of, &place, &m->tensor.first_of, error));
+        FY_TRY(check_axis(m->tensor.first_of, &place, error));
     }
     if (blocks != NULL) {
         FY_TRY(number_of(e, blocks, &m->place, &m->blocks, error));

@@ -239,14 +239,57 @@ static ferry_status add_copy(const joining *j, const fy_naming_tensor *target, f
     return fy_naming_box_add(&box, j->shard, j->side, j->parameter, error);
 }
 
+/*
+ * How many parts from this one on lie in turns, and in the same turns in both tensors: their rows
+ * are one box then, and not one for each turn. 1: this one does not.
+ */
+static size_t count_alike(const joining *j, const uint32_t *parts, size_t n)
+{
+    const fy_naming_run *from = run_of(j->from, parts[0]), *to = run_of(j->to, parts[0]);
+    uint64_t rows = 0;
+    size_t i = 0;
+    for (; i < n && to->count > 1; i++) {
+        const fy_naming_run *f = run_of(j->from, parts[i]), *t = run_of(j->to, parts[i]);
+        bool is_next = f->tensor == from->tensor && f->place == from->place &&
+                       t->place == to->place && f->row == from->row + rows &&
+                       t->row == to->row + rows && f->count == to->count && t->count == to->count &&
+                       f->rows == t->rows && f->step == from->step && t->step == to->step;
+        if (!is_next) {
+            break;
+        }
+        rows += t->rows;
+    }
+    return i > 0 && rows == to->step && rows == from->step ? i : 1;
+}
+
+/* Parts in the same turns, all rows of which lie one behind the other in both. */
+static ferry_status add_turns(const joining *j, const fy_naming_tensor *target, uint32_t number,
+                              ferry_error *error)
+{
+    const fy_naming_run *from = run_of(j->from, number), *to = run_of(j->to, number);
+    stretch s = {.part = &j->names->parts[number],
+                 .source = &j->from->tensors[from->tensor],
+                 .target = target,
+                 .from = from,
+                 .to = to,
+                 .from_row = from->row,
+                 .to_row = to->row,
+                 .count = 1,
+                 .rows = to->count * to->step};
+    return add_stretch(j, &s, error);
+}
+
 static ferry_status fill_target(const joining *j, const fy_naming_tensor *target,
                                 ferry_error *error)
 {
+    const uint32_t *parts = j->to->part_numbers + target->first_part;
     if (is_copy(j, target)) {
         return add_copy(j, target, error);
     }
-    for (size_t i = 0; i < target->n_parts; i++) {
-        FY_TRY(add_part(j, target, j->to->part_numbers[target->first_part + i], error));
+    for (size_t i = 0, n; i < target->n_parts; i += n) {
+        n = j->map != NULL ? 1 : count_alike(j, parts + i, target->n_parts - i);
+        FY_TRY(n > 1 ? add_turns(j, target, parts[i], error)
+                     : add_part(j, target, parts[i], error));
     }
     return FERRY_OK;
 }
@@ -365,6 +408,7 @@ static ferry_status add_zeros(joining *j, const fy_naming_tensor *t, const uint3
     ferry_dtype dtype;
     uint64_t shape = 1, stride = 1;
     FY_TRY(find_dtype(j, t, &dtype, error));
+    dtype = is_source ? t->dtype : dtype; /* whose tensors others get their types of */
     for (uint32_t d = 0; d < t->n_dims; d++) {
         shape *= fy_naming_shard_length(j->shard, d);
     }
@@ -402,6 +446,14 @@ static void part_ranks(const fy_naming_cut *cut, const fy_naming_tensor *t, cons
     }
 }
 
+static ferry_status fail_nobody(const joining *j, const fy_naming_tensor *t, ferry_error *error)
+{
+    return fy_fail(error, FERRY_ERR_INVALID_INPUT,
+                   "%s: \"%s\" of %s is only on the first rank along %s (first_of), but some of it "
+                   "is on none of these: it is cut, or spread, along that axis",
+                   j->names->source_name, t->name, j->to->name, t->first_of);
+}
+
 static ferry_status add_cell(joining *j, const fy_naming_tensor *t, const fy_naming_cut *cut,
                              uint32_t placement, uint32_t cell, ferry_error *error)
 {
@@ -422,7 +474,8 @@ static ferry_status add_cell(joining *j, const fy_naming_tensor *t, const fy_nam
     FY_TRY(fy_check_memory(ranks != NULL, "the ranks of a model", error));
     part_ranks(cut, t, holders->rank + holders->cell_begin[cell], n, ranks, &n_first);
     j->shard = &shard;
-    ferry_status status = n_first == 0 ? FERRY_OK : add_held(j, t, ranks, n_first, error);
+    ferry_status status =
+        n_first == 0 ? fail_nobody(j, t, error) : add_held(j, t, ranks, n_first, error);
     if (n_first < n) {
         FY_THEN(status, add_zeros(j, t, ranks + n_first, n - n_first, cut->is_source, error));
     }
@@ -526,19 +579,30 @@ ferry_status fy_naming_side_of_cut(ferry_names *names, const char *from, const c
 
 /* ---- for specs ---- */
 
+/* Into how many blocks of rows a tensor has a part, unless these are one behind the other. */
+static uint64_t blocks_of(const fy_naming_run *run)
+{
+    return run->step == run->rows ? 1 : run->count;
+}
+
 ferry_status fy_naming_is_turned(ferry_names *names, const char *from, const char *to,
-                                 bool *turned_out, ferry_error *error)
+                                 bool *turned_out, uint64_t blocks_out[2], ferry_error *error)
 {
     joining j;
     bool made;
     *turned_out = false;
+    blocks_out[0] = blocks_out[1] = 0;
     FY_TRY(find_both(names, from, to, &j, error));
     for (size_t i = 0; i < j.to->n_tensors; i++) {
         const fy_naming_tensor *t = &j.to->tensors[i];
+        const uint32_t *parts = j.to->part_numbers + t->first_part;
         FY_TRY(is_made(&j, t, &made, error));
-        for (size_t k = 0; made && k < t->n_parts; k++) {
-            const fy_naming_part *part = &names->parts[j.to->part_numbers[t->first_part + k]];
+        for (size_t k = 0, n; made && k < t->n_parts; k += n) {
+            const fy_naming_part *part = &names->parts[parts[k]];
             *turned_out |= is_turned(source_of(&j, t, k), part) != is_turned(t, part);
+            n = count_alike(&j, parts + k, t->n_parts - k);
+            blocks_out[0] += n > 1 ? 1 : blocks_of(run_of(j.from, parts[k]));
+            blocks_out[1] += n > 1 ? 1 : blocks_of(run_of(j.to, parts[k]));
         }
     }
     return FERRY_OK;

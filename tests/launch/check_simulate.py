@@ -307,8 +307,8 @@ def case_rows():
                 assert limit == "node_copies" or alone, limit
                 assert abs(all_copies - sum(values.values())) < 1e-6 * all_copies + 1e-9, (
                     turn, shape, cuts, all_copies)
-                slow, limit, rank = seconds(1e-9, **more)
-                without, same, _ = seconds(1e-9)
+                slow, limit, rank = seconds(1e-9, latency_us=1e5, **more)
+                without, same, _ = seconds(1e-9, latency_us=1e5)
                 assert same == limit != "node_copies", (limit, same)
                 assert abs(slow - without - by_rank[rank]) < 1e-6, (turn, shape, cuts, slow, without)
         some.add(sum(short.values()))
@@ -365,6 +365,27 @@ def case_long_rows():
         path.write_text(json.dumps({**CPUS, "copy_all_gbytes_per_s": 1e-3, "copy_rows_gbytes_per_s": rate}))
         one, = simulate(own, "--cluster", path)
         assert abs(one["seconds"] / (1e-6 * 256 * times) - 1) < 1e-3, (rate, one)
+
+
+def case_more_bytes_take_no_less():
+    """A rank with many short rows counts, also where the port of another one takes longer."""
+    path, own = FOLDER / "rows.json", FOLDER / "two-spec.json"
+    path.write_text(json.dumps({**CPUS, "rank_gbytes_per_s": 1e-3, "copy_rows_gbytes_per_s": 1e-3}))
+    times = []
+    for more in (1900, 1990, 2010, 2100):
+        holds = [{"tensor": "rows", "begin": [0], "shape": [2000], "offset": 0, "strides": [2]}]
+        whole = [{"tensor": "whole", "begin": [0], "shape": [more], "offset": 0, "strides": [1]}]
+        own.write_text(json.dumps({
+            "format": "ferry.spec/1",
+            "tensors": [{"name": "rows", "shape": [2000], "dtype": "u8"},
+                        {"name": "whole", "shape": [more], "dtype": "u8"}],
+            "source": {"boxes": [{"rank": 0, "parameter": "a", "elements": more, "holds": whole},
+                                 {"rank": 1, "parameter": "b", "elements": 4000, "holds": holds}]},
+            "destination": {"mesh": [["e", 2]], "first_rank": 2, "rules": [
+                {"match": "*", "shard": [{"dim": 0, "axis": "e"}]}]}}))
+        one, = simulate(own, "--cluster", path, "--no-relays")
+        times.append(one["seconds"])
+    assert times == sorted(times) and times[0] > 3.9e-3, times
 
 
 def case_many_pieces():

@@ -73,6 +73,30 @@ class Names(unittest.TestCase):
         self.assertLessEqual({move.from_rank for move in plan.moves()}, {0, 1})
         self.assertNotIn("boxes", json.loads(names.spec("hf:vllm", None, "tp=2").to_json())["destination"])
 
+    def test_first_of_nobody(self) -> None:
+        """A tensor that is cut along the axis would be on nobody in part, and an axis is one of four."""
+        name = "model.layers.0.mlp.down_proj.weight"
+        for axis, says in (("tp", "only on the first rank along tp"), ("tpp", 'is "tpp", which is none of')):
+            family = {"format": "ferry.names/1", "family": "tiny", "models": ["llama"],
+                      "tensors": [{"parts": {"one": [4, 8]}, "hf": {name: "one"},
+                                   "vllm": {name: {"of": "one", "first_of": axis}}}]}
+            with self.assertRaisesRegex(ferry.InvalidInput, says):
+                ferry.Names({"model_type": "llama"}, family=family).spec("hf:vllm", None, "tp=2", first_rank=1)
+
+    def test_large_models_of_experts(self) -> None:
+        """Boxes are as few as matrices, whichever side is cut: of 128 experts in 36 layers."""
+        config = {"model_type": "gpt_oss", "num_hidden_layers": 36, "hidden_size": 2880, "vocab_size": 201088,
+                  "num_attention_heads": 64, "num_key_value_heads": 8, "head_dim": 64,
+                  "intermediate_size": 2880, "num_local_experts": 128, "architectures": ["GptOssForCausalLM"]}
+        names = ferry.Names(config)
+        for namings, source, destination in (("hf:megatron", "tp=8", "tp=8"), ("hf:vllm", "tp=8", "tp=4"),
+                                             ("megatron:hf", "tp=2,ep=4", "tp=8"), ("vllm:hf", "tp=4", None),
+                                             ("megatron:vllm", "tp=4,pp=2", "tp=8")):
+            with self.subTest(namings):
+                spec = names.spec(namings, source, destination, first_rank=8)
+                self.assertLess(len(spec.to_json()), 64 << 20)
+                self.assertGreater(ferry.plan(spec).moved_bytes, 200 << 30)
+
     def test_check(self) -> None:
         names = ferry.Names(CONFIG, dtype="f32")
         tensors = {one.name: (one.shape, "bf16") for one in names.tensors("hf")}
