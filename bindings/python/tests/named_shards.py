@@ -21,7 +21,7 @@ def named_shards(config: Dict[str, Any], full: Dict[str, Any], naming: str, n: i
     """Of each of n ranks its tensors, by their names."""
     if n == 1:  # a side in boxes says also what is transposed on the way
         return [named(config, full, naming)]
-    if config["model_type"] == "gpt_oss":  # of which files in another naming are not written
+    if config["model_type"] == "gpt_oss":  # test_names_torch writes its files
         spec = ferry.Names(config, dtype="f32").spec("hf:" + naming, None, "tp=%d" % n)
         return spread(spec, [full], n)
     with tempfile.TemporaryDirectory() as folder:
