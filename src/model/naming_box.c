@@ -3,6 +3,7 @@
 #include "model/naming_box.h"
 
 #include "base/checked.h"
+#include "base/sort.h"
 
 #include <string.h>
 
@@ -106,10 +107,18 @@ static ferry_status cut_piece(cutting *c, uint32_t dim, const fy_piece *piece, f
     return FERRY_OK;
 }
 
+/* Pieces before the box and behind it are not looked at: there may be as many as ranks. */
 static ferry_status cut_dim(cutting *c, uint32_t dim, ferry_error *error)
 {
     const fy_split *split = c->shard->splits[dim];
-    for (size_t i = 0; i < split->n_pieces; i++) {
+    const fy_naming_box *box = c->box;
+    uint64_t begin = box->at[dim], end = begin + length_along(box, dim);
+    if (dim == box->to_dim && box->count > 1) {
+        end += (box->count - 1) * box->to_step;
+    }
+    FY_BISECT_LAST(size_t, first, 0, split->n_pieces, middle,
+                   split->pieces[middle].global <= begin);
+    for (size_t i = first; i < split->n_pieces && split->pieces[i].global < end; i++) {
         if (is_owned(&split->pieces[i], c->shard->parts[dim])) {
             FY_TRY(cut_piece(c, dim, &split->pieces[i], error));
         }
@@ -164,11 +173,13 @@ ferry_status fy_naming_box_add(const fy_naming_box *box, const fy_naming_shard *
     ferry_status status = FERRY_OK;
     uint64_t stride = 1;
     bool shares = true;
-    for (uint32_t d = shard->n_dims; d-- > 0 && status == FERRY_OK;) {
+    for (uint32_t d = shard->n_dims; d-- > 0;) {
         c.strides[d] = stride;
         stride *= fy_max(fy_naming_shard_length(shard, d), 1);
+    }
+    for (uint32_t d = 0; d < shard->n_dims && status == FERRY_OK && shares; d++) {
         status = cut_dim(&c, d, error);
-        shares = shares && c.dims[d].n > 0;
+        shares = c.dims[d].n > 0;
     }
     while (status == FERRY_OK && shares) {
         status = add(&c, side, parameter, error);

@@ -204,19 +204,26 @@ static ferry_status add_cut(const joining *j, stretch s, ferry_error *error)
     return FERRY_OK;
 }
 
+/* The first block of rows of a part, as long as it is in both, and how many there are. */
+static stretch stretch_of(const joining *j, const fy_naming_tensor *target, uint32_t number)
+{
+    const fy_naming_run *from = run_of(j->from, number), *to = run_of(j->to, number);
+    return (stretch){.part = &j->names->parts[number],
+                     .source = &j->from->tensors[from->tensor],
+                     .target = target,
+                     .from = from,
+                     .to = to,
+                     .from_row = from->row,
+                     .to_row = to->row,
+                     .count = fy_max(from->count, to->count),
+                     .rows = fy_min(from->rows, to->rows)};
+}
+
 static ferry_status add_part(const joining *j, const fy_naming_tensor *target, uint32_t number,
                              ferry_error *error)
 {
-    const fy_naming_run *from = run_of(j->from, number), *to = run_of(j->to, number);
-    stretch s = {.part = &j->names->parts[number],
-                 .source = &j->from->tensors[from->tensor],
-                 .target = target,
-                 .from = from,
-                 .to = to,
-                 .from_row = from->row,
-                 .to_row = to->row,
-                 .count = fy_max(from->count, to->count),
-                 .rows = fy_min(from->rows, to->rows)};
+    stretch s = stretch_of(j, target, number);
+    const fy_naming_run *from = s.from, *to = s.to;
     if (from->count != to->count && from->count != 1 && to->count != 1) {
         return add_cut(j, s, error);
     }
@@ -266,16 +273,9 @@ static size_t count_alike(const joining *j, const uint32_t *parts, size_t n)
 static ferry_status add_turns(const joining *j, const fy_naming_tensor *target, uint32_t number,
                               ferry_error *error)
 {
-    const fy_naming_run *from = run_of(j->from, number), *to = run_of(j->to, number);
-    stretch s = {.part = &j->names->parts[number],
-                 .source = &j->from->tensors[from->tensor],
-                 .target = target,
-                 .from = from,
-                 .to = to,
-                 .from_row = from->row,
-                 .to_row = to->row,
-                 .count = 1,
-                 .rows = to->count * to->step};
+    stretch s = stretch_of(j, target, number);
+    s.count = 1;
+    s.rows = s.to->count * s.to->step;
     return add_stretch(j, &s, error);
 }
 
