@@ -306,7 +306,7 @@ static ferry_status consider_node(const ferry_plan *plan, const simulate_rates *
  * port is the slowest, and any other whose port and rows are slower together.
  */
 static ferry_status add_rows_of_ports(const ferry_plan *plan, const simulate_rates *rates,
-                                      simulate_rows *rows, simulate_case *found)
+                                      simulate_rows *rows, simulate_case *found, ferry_error *error)
 {
     simulate_row_counts its = {.in = {.pieces = 0}};
     FY_TRY(simulate_count_rows(rows, found->limit_rank, &its));
@@ -315,7 +315,7 @@ static ferry_status add_rows_of_ports(const ferry_plan *plan, const simulate_rat
         fmax(seconds_beside(rates, &its.in), seconds_beside(rates, &its.out)) / factor;
     for (uint32_t rank = 0; rank < found->n_ranks; rank++) {
         ferry_rank_bytes own = FERRY_RANK_BYTES_INIT;
-        FY_TRY(ferry_plan_get_rank_bytes(plan, rank, &own, NULL));
+        FY_TRY(ferry_plan_get_rank_bytes(plan, rank, &own, error));
         FY_TRY(simulate_count_rows(rows, rank, &its));
         factor = copy_factor(rates, rank / rates->ranks_per_node);
         double rate = rank_rate(rates, rank);
@@ -335,7 +335,7 @@ static ferry_status consider_copies(const ferry_plan *plan, const simulate_rates
     if (rates->copy_rate > 0) {
         status = simulate_open_rows(plan, &rows, error);
         if (status == FERRY_OK && found->seconds > 0) {
-            status = add_rows_of_ports(plan, rates, rows, found);
+            status = add_rows_of_ports(plan, rates, rows, found, error);
         }
     }
     for (uint64_t first = 0; first < found->n_ranks && rates->copy_rate > 0;

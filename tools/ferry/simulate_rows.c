@@ -1,9 +1,9 @@
 /* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the copies of a rank consist of: pieces of tensors, which may be of many rows, each of which
- * lies in one at both ends. Moves say how long their boxes are, and shards what these are cut from.
- * Of shards that are not alike, as where a tensor is divided with a remainder, the first one that
- * is met stands for all.
+ * What the copies of a rank consist of: pieces of tensors, which their sender may have in many
+ * rows. That is what reading waits for; to write into rows takes no longer than to write one piece.
+ * Moves say how long their boxes are, and shards what these are cut from. Of shards that are not
+ * alike, as where a tensor is divided with a remainder, the first one that is met stands for all.
  */
 #include "simulate.h"
 
