@@ -173,44 +173,16 @@ static void test_one_by_one_and_side_by_side(void **state)
 
 enum { GUARDED = 16384, MOST_ELEMENTS = 600 };
 
-/*
- * Elements of each size, at each distance up to what no load has two of. The last one ends where
- * the memory that may be read ends, and what is written lies anywhere within a vector.
- */
-static void try_join(const fy_rows_kernels *kernels, const char *end, uint64_t *seed)
-{
-    static char made[MOST_ELEMENTS * 8 + 64], wanted[sizeof made];
-    size_t element = (size_t)1 << random_u64(seed) % 4, n = random_u64(seed) % MOST_ELEMENTS;
-    size_t distance = random_u64(seed) % 8 == 0 ? 0 : element + random_u64(seed) % 18;
-    size_t at = random_u64(seed) % 3 == 0 ? random_u64(seed) % 32 : random_u64(seed) % 5 * element;
-    bool streams = random_u64(seed) % 2 != 0;
-    n = n * distance + element > GUARDED ? GUARDED / distance - 1 : n;
-    fy_block b = {.to = made + at,
-                  .from = end - (n == 0 ? 0 : (n - 1) * distance + element),
-                  .to_distance = element,
-                  .from_distance = distance,
-                  .n_rows = n,
-                  .row_bytes = element};
-    memset(made, 0x5a, sizeof made);
-    memset(wanted, 0x5a, sizeof made);
-    kernels->join(&b, streams);
-    fy_copy_fence();
-    for (size_t i = 0; i < n; i++) {
-        memcpy(wanted + at + i * element, b.from + i * distance, element);
-    }
-    check_at(memcmp(made, wanted, sizeof made) == 0,
-             "%zu elements of %zu bytes, %zu apart, to place %zu%s: not what was wanted", n,
-             element, distance, at, streams ? ", streamed" : "");
-}
+typedef void (*side_by_side_fn)(const fy_block *block, bool streams);
 
-/* Nothing behind the last row is read, or written. */
-static void try_append(const fy_rows_kernels *kernels, const char *end, uint64_t *seed)
+/*
+ * Rows are put side by side. The last one ends where the memory that may be read ends, and nothing
+ * is written beside them.
+ */
+static void check_side_by_side(side_by_side_fn put, const char *end, size_t row, size_t distance,
+                               size_t n, size_t at, bool streams)
 {
     static char made[MOST_ELEMENTS * FY_APPEND_MOST + 64], wanted[sizeof made];
-    size_t row = 1 + random_u64(seed) % FY_APPEND_MOST, n = random_u64(seed) % MOST_ELEMENTS;
-    size_t distance = row + random_u64(seed) % 4 * (random_u64(seed) % 40);
-    size_t at = random_u64(seed) % 64;
-    bool streams = random_u64(seed) % 2 != 0;
     n = n * distance + row > GUARDED ? GUARDED / distance - 1 : n;
     fy_block b = {.to = made + at,
                   .from = end - (n == 0 ? 0 : (n - 1) * distance + row),
@@ -220,7 +192,7 @@ static void try_append(const fy_rows_kernels *kernels, const char *end, uint64_t
                   .row_bytes = row};
     memset(made, 0x5a, sizeof made);
     memset(wanted, 0x5a, sizeof made);
-    kernels->append(&b, streams);
+    put(&b, streams);
     fy_copy_fence();
     for (size_t i = 0; i < n; i++) {
         memcpy(wanted + at + i * row, b.from + i * distance, row);
@@ -228,6 +200,24 @@ static void try_append(const fy_rows_kernels *kernels, const char *end, uint64_t
     check_at(memcmp(made, wanted, sizeof made) == 0,
              "%zu rows of %zu bytes, %zu apart, to place %zu%s: not what was wanted", n, row,
              distance, at, streams ? ", streamed" : "");
+}
+
+/* Elements of each size, at each distance up to what no load has two of, to any place of a vector.
+ */
+static void try_join(const fy_rows_kernels *kernels, const char *end, uint64_t *seed)
+{
+    size_t element = (size_t)1 << random_u64(seed) % 4, n = random_u64(seed) % MOST_ELEMENTS;
+    size_t distance = random_u64(seed) % 8 == 0 ? 0 : element + random_u64(seed) % 18;
+    size_t at = random_u64(seed) % 3 == 0 ? random_u64(seed) % 32 : random_u64(seed) % 5 * element;
+    check_side_by_side(kernels->join, end, element, distance, n, at, random_u64(seed) % 2 != 0);
+}
+
+static void try_append(const fy_rows_kernels *kernels, const char *end, uint64_t *seed)
+{
+    size_t row = 1 + random_u64(seed) % FY_APPEND_MOST, n = random_u64(seed) % MOST_ELEMENTS;
+    size_t distance = row + random_u64(seed) % 4 * (random_u64(seed) % 40);
+    size_t at = random_u64(seed) % 64;
+    check_side_by_side(kernels->append, end, row, distance, n, at, random_u64(seed) % 2 != 0);
 }
 
 static void test_elements_that_are_joined(void **state)
