@@ -600,11 +600,25 @@ static ferry_status expand_rule(ferry_names *names, fy_naming *naming, size_t nu
     return run_indices(&e, each, json_object_iter((json_t *)each), error);
 }
 
+/* Of what has failed nothing stays, so that it can be tried again; parts are known by their rules.
+ */
+static void forget(fy_naming *naming)
+{
+    fy_index_cleanup(&naming->names);
+    naming->n_tensors = 0;
+    naming->n_part_numbers = 0;
+    naming->n_runs = 0;
+}
+
 ferry_status fy_naming_expand(ferry_names *names, fy_naming *naming, ferry_error *error)
 {
-    for (size_t i = 0; i < names->n_rules; i++) {
-        FY_TRY(expand_rule(names, naming, i, error));
+    ferry_status status = FERRY_OK;
+    for (size_t i = 0; i < names->n_rules && status == FERRY_OK; i++) {
+        status = expand_rule(names, naming, i, error);
     }
-    naming->is_expanded = true;
-    return FERRY_OK;
+    naming->is_expanded = status == FERRY_OK;
+    if (status != FERRY_OK) {
+        forget(naming);
+    }
+    return status;
 }

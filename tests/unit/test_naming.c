@@ -3,6 +3,7 @@
 #include "support/check.h"
 #include "support/spec.h"
 
+#include "base/alloc.h"
 #include "model/formula.h"
 
 #include <ferry/ferry.h>
@@ -474,6 +475,32 @@ static void check_turned_specs(ferry_names *names)
     }
 }
 
+/* Whichever allocation fails, that is what is said, and a later call works. */
+static void test_memory_of_boxes(void **state)
+{
+    (void)state;
+    static const char *const rows[][4] = {{"hf", "tp=2", "megatron", "tp=2,ep=2"},
+                                          {"vllm", "tp=2", "vllm", "tp=2"}};
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        ferry_names *names = names_of(GPT, NULL);
+        ferry_status status = FERRY_ERR_NO_MEMORY;
+        int64_t n = 0;
+        for (; status != FERRY_OK; n++) {
+            ferry_spec *spec = NULL;
+            ferry_error error;
+            fy_alloc_fail_after(n);
+            status = ferry_names_get_spec(names, rows[i][0], rows[i][1], rows[i][2], rows[i][3], 4,
+                                          &spec, &error);
+            fy_alloc_fail_after(-1);
+            check_at(status == FERRY_OK || status == FERRY_ERR_NO_MEMORY, "allocation %d: %s",
+                     (int)n, error.message);
+            ferry_spec_destroy(spec);
+        }
+        assert_true(n > 100);
+        ferry_names_destroy(names);
+    }
+}
+
 static void test_transposed(void **state)
 {
     (void)state;
@@ -560,8 +587,9 @@ int main(void)
         cmocka_unit_test(test_own_family),   cmocka_unit_test(test_own_family_is_wrong),
         cmocka_unit_test(test_seen),         cmocka_unit_test(test_types_differ),
         cmocka_unit_test(test_optional),     cmocka_unit_test(test_find_naming),
-        cmocka_unit_test(test_server_names), cmocka_unit_test(test_transposed),
-        cmocka_unit_test(test_spec),         cmocka_unit_test(test_misuse),
+        cmocka_unit_test(test_server_names), cmocka_unit_test(test_memory_of_boxes),
+        cmocka_unit_test(test_transposed),   cmocka_unit_test(test_spec),
+        cmocka_unit_test(test_misuse),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
