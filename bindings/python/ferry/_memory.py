@@ -239,6 +239,8 @@ def share_what_can(wanted: Mapping[str, Any], others: Mapping[str, Any]) -> Dict
     the rest stays where it is, and the result says why. It fails nobody: the memory only makes
     runs faster. Of ``others`` move those that lie in the same storages, as a tied head does.
     """
+    if not wanted:
+        return {}
     torch = sys.modules["torch"]
     left = {name: why for name, one in wanted.items() for why in [_why_not_moved(torch, one)] if why}
     given = [(name, one) for name, one in wanted.items() if name not in left]

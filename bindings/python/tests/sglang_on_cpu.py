@@ -22,6 +22,9 @@ SMALL = {"hidden_size": 128, "num_attention_heads": 4, "num_key_value_heads": 2,
 EXPERTS = {"moe_intermediate_size": 64, "num_experts_per_tok": 2}
 FAMILIES = {  # SGLang's module and class, what its config has beside SMALL
     "llama": ("llama", "LlamaForCausalLM", {}),
+    "large": ("llama", "LlamaForCausalLM", {  # 1.06 GiB of f32
+        "hidden_size": 2048, "num_attention_heads": 16, "num_key_value_heads": 16, "vocab_size": 32000,
+        "intermediate_size": 5632, "num_hidden_layers": 3}),
     "tied": ("llama", "LlamaForCausalLM", {"tie_word_embeddings": True}),
     "qwen2": ("qwen2", "Qwen2ForCausalLM", {}),
     "qwen3_moe": ("qwen3_moe", "Qwen3MoeForCausalLM", {**EXPERTS, "num_experts": 4, "head_dim": 32}),
@@ -74,7 +77,7 @@ def bits(tensor):
 
 def model_of(family, seed):
     """transformers' model of the family."""
-    kind = {"tied": "llama", "wide_mixtral": "mixtral"}.get(family, family)
+    kind = {"tied": "llama", "large": "llama", "wide_mixtral": "mixtral"}.get(family, family)
     config = transformers.AutoConfig.for_model(kind, **{**SMALL, **FAMILIES[family][2]})
     model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32)
     torch.manual_seed(seed)

@@ -2,15 +2,20 @@
 """A server of two workers, each with SGLang's own updater in a process of its own, and a trainer that
 updates it. Run by test_adapters_sglang.
 
-    python3 sglang_round.py FAMILY[/ep|/pp]|refusals
+    python3 sglang_round.py FAMILY[/ep|/pp|/kept]|refusals|seconds
+
+With "/kept" something outside of the model looks into its embedding. "seconds" is no test: it says how
+long updates of a larger model take, with memory of workers that trainers write to and with other memory.
 """
 
 import base64
 import multiprocessing
 import os
 import pickle
+import statistics
 import sys
 import tempfile
+import time
 import types
 
 import sglang_on_cpu as sglang
@@ -18,6 +23,7 @@ import torch
 import torch.distributed as dist
 
 import ferry
+from ferry import _ferry
 from ferry.adapters.sglang import LOAD_FORMAT, FerryTrainer, FerryTrainerInitInfo, Server
 
 N = 2  # workers, and ranks of the trainer in a round
@@ -57,6 +63,33 @@ def wrong(model, family, config, full):
     return found
 
 
+class Onlookers:
+    """What else looks into a model's parameters, as a server's other parts may: the objects under other
+    names, a buffer in the same memory, and, if something is kept, a view that the model does not know."""
+
+    def __init__(self, model, is_kept):
+        self.model = model
+        self.objects = dict(model.named_parameters())
+        self.first = next(iter(self.objects))
+        model.register_buffer("again", self.objects[self.first].data, persistent=False)
+        table = model.model.embed_tokens.weight if is_kept else None
+        self.kept = None if table is None else table.detach()[:2]
+
+    def wrong(self):
+        named = dict(self.model.named_parameters())
+        found = [name for name, one in self.objects.items() if one is not named[name]]
+        if self.model.again.data_ptr() != named[self.first].data_ptr():
+            found.append("again")
+        if self.kept is not None and self.kept.data_ptr() != self.model.model.embed_tokens.weight.data_ptr():
+            found.append("kept")
+        return found
+
+    def elsewhere(self):
+        """Parameters that do not lie where trainers write to."""
+        return sorted(name for name, one in self.model.named_parameters(remove_duplicate=False)
+                      if not _ferry.has_memory(one.data_ptr(), one.nbytes))
+
+
 def serve(folder, name, full, rank, pipe):
     from sglang.srt.managers import io_struct
     from sglang.srt.plugins import load_plugins
@@ -67,6 +100,7 @@ def serve(folder, name, full, rank, pipe):
     load_plugins()
     model = sglang.class_of(family)(config.hf_config)
     model.load_weights(iter(full.items()))
+    onlookers = Onlookers(model, how == "kept")
     versions = []
     updater = updater_of(model, config, lambda new_version: versions.append(new_version))
     requests = {"begin_weight_update": io_struct.BeginWeightUpdateReqInput,
@@ -75,7 +109,8 @@ def serve(folder, name, full, rank, pipe):
     while True:
         path, said = pipe.recv()
         if path == "compare":
-            pipe.send((wrong(model, family, config, said), versions[-1:]))
+            found = wrong(model, family, config, said) + onlookers.wrong()
+            pipe.send((found, versions[-1:], onlookers.elsewhere()))
         elif path == "end":
             os._exit(0)
         else:
@@ -143,9 +178,10 @@ def train(name, versions, rank, meeting, client=None):
             source[key].to_local().copy_(half.to_local())
         result = trainer.send_weights()
         if client is not None:
-            for number, (found, version) in enumerate(client.ask("compare", full)):
-                print("%s version %s on worker %d: version %s, wrong %s" % (
-                    name, result.version, number, *version, found or "none"), flush=True)
+            for number, (found, version, elsewhere) in enumerate(client.ask("compare", full)):
+                print("%s version %s on worker %d: version %s, wrong %s\nin other memory: %s" % (
+                    name, result.version, number, *version, found or "none", elsewhere), flush=True)
+    print("bytes staged: %d\n" % trainer._link.refit.service.statistics().bytes_staged, end="", flush=True)
     trainer.shutdown()
     dist.destroy_process_group()
 
@@ -211,7 +247,7 @@ def refusals():
         trainer = trainer_of(client, extra, **known)
         print("unused: %s" % trainer.unused, flush=True)
         print("version %d, wrong %s" % (trainer.send_weights().version, [
-            found for found, _ in client.ask("compare", full)]), flush=True)
+            found for found, _, _ in client.ask("compare", full)]), flush=True)
         client.start_weight_update()
         print("in an update: %s" % error_of(trainer.send_weights), flush=True)
         trainer.join()
@@ -243,5 +279,37 @@ def error_of(function):
         return "%s: %s" % (type(error).__name__, error)
 
 
+# What memory does to seconds.
+
+
+def seconds(n_rounds=3, n_updates=7):
+    """In turns with each kind of memory: of the meeting, and the median of updates but for the first."""
+    from ferry import _memory
+
+    sglang.class_of("large")
+    share = _memory.share_what_can
+    with tempfile.TemporaryDirectory() as folder:
+        full = sglang.save("large", 1, folder)
+        print("%.2f GiB" % (sum(one.nbytes for one in full.values()) / 2**30), flush=True)
+        for number in range(n_rounds):
+            for kind in ("other", "shared"):
+                _memory.share_what_can = share if kind == "shared" else lambda wanted, others: {}
+                client = Client(folder, "large", full)
+                client.ask("compare", full)  # all are ready
+                begin = time.perf_counter()
+                trainer = trainer_of(client, full)
+                met = time.perf_counter() - begin
+                taken = []
+                for _ in range(n_updates):
+                    begin = time.perf_counter()
+                    trainer.send_weights()
+                    taken.append(time.perf_counter() - begin)
+                print("round %d, %s memory: %.2f s to meet, %.3f s an update (%.3f to %.3f)" % (
+                    number, kind, met, statistics.median(taken[1:]), min(taken[1:]), max(taken[1:])), flush=True)
+                trainer.shutdown()
+                client.end()
+                os.remove(os.path.join(folder, "meeting"))  # of the workers
+
+
 if __name__ == "__main__":
-    refusals() if sys.argv[1] == "refusals" else round_of(sys.argv[1])
+    {"refusals": refusals, "seconds": seconds}.get(sys.argv[1], lambda: round_of(sys.argv[1]))()

@@ -20,7 +20,7 @@ import tempfile
 import threading
 import unittest
 
-from ferry import Error, Unsupported
+from ferry import Error, Unsupported, _ferry
 from ferry.adapters import sglang
 
 HERE = pathlib.Path(__file__).resolve().parent
@@ -82,13 +82,17 @@ class SGLang(unittest.TestCase):
 
     def test_updates(self):
         """SGLang's updater takes two versions from a trainer whose ranks have halves."""
-        for family in ("llama", "llama/pp", "qwen3_moe", "deepseek_v3"):
+        for family in ("llama", "llama/pp", "tied", "tied/kept", "qwen3_moe", "deepseek_v3"):
             with self.subTest(family):
                 said = self.run_with(HERE / "sglang_round.py", family)
                 for version in (1, 2):
                     for worker in (0, 1):
                         self.assertIn("%s version %d on worker %d: version %d, wrong none\n" % (
                             family, version, worker, version), said)
+                staged = ["lm_head.weight", "model.embed_tokens.weight"] if "kept" in family else []
+                self.assertEqual(re.findall(r"(?m)^in other memory: (.*)$", said), [str(staged)] * 4)
+                self.assertEqual(set(re.findall(r"(?m)^bytes staged: (0?)", said)),
+                                 {"" if staged else "0"})
 
     def test_refusals(self):
         """One sentence each, after which the same server takes what is right."""
@@ -214,6 +218,49 @@ class Requests(unittest.TestCase):
         model[0].quant_method = Fp8LinearMethod()
         with self.assertRaisesRegex(Unsupported, 'layer "0" .* as Fp8LinearMethod makes them'):
             sglang._check_methods(model)
+        model[0].quant_method, model[0].use_intel_amx_backend = None, False
+        sglang._check_methods(model)
+        model[0].use_intel_amx_backend = True  # which SGLang's layers without quantization may have
+        with self.assertRaisesRegex(Unsupported, 'layer "0" .* packed for Intel AMX'):
+            sglang._check_methods(model)
+
+    def test_where_a_worker_keeps_what_it_gets(self):
+        """What trainers write to is memory of the model, also of what else looks into it; what others
+        would be left behind in stays, as does what no tensor is for."""
+        import torch
+
+        class Model(torch.nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.table, self.norm, self.scale = (
+                    torch.nn.Parameter(torch.rand(*shape)) for shape in ((6, 4), (5,), (3,)))
+                self.head = self.table
+                self.register_buffer("rope", torch.rand(7), persistent=False)
+
+            def load_weights(self, pairs):
+                for name, tensor in pairs:
+                    getattr(self, name).data.copy_(tensor)
+
+        model = Model()
+        objects, kept, rope = list(model.parameters()), model.norm.detach()[1:], model.rope.data_ptr()
+        again = torch.nn.Parameter(model.scale.data)
+        model.again = again  # another object in the same memory
+        tensors = [{"name": name, "shape": list(one.shape), "dtype": "f32"}
+                   for name, one in model.named_parameters() if name != "again"]
+        values = {name: one.tolist() for name, one in model.named_parameters()}
+        half = sglang._Worker(model)._half(tensors)
+        self.assertEqual({name: one.tolist() for name, one in model.named_parameters()}, values)
+        self.assertEqual([id(one) for one in model.parameters()], [id(one) for one in (*objects, again)])
+        self.assertEqual((model.rope.data_ptr(), kept.data_ptr()),
+                         (rope, model.norm.data_ptr() + 4))
+        for row in half.memory.values():
+            row.fill_(9)
+        for name, one in (*model.named_parameters(remove_duplicate=False), ("norm", kept)):
+            self.assertEqual(set(one.flatten().tolist()), {9}, name)
+            self.assertEqual(_ferry.has_memory(one.data_ptr(), one.nbytes), name != "norm", name)
+        places = {name: one.data_ptr() for name, one in model.named_parameters()}
+        sglang._Worker(model)._half(tensors)  # of the next trainer
+        self.assertEqual({name: one.data_ptr() for name, one in model.named_parameters()}, places)
 
 
 class WithoutThePackage(unittest.TestCase):

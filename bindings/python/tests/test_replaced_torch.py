@@ -120,6 +120,55 @@ def modules(rank, size):
     return found
 
 
+def shared(rank, size):
+    """What the second rank gets of the first lies, from then on, where that writes to directly, and all
+    that looks into it sees it, but for what others would be left behind in. A refit that was prepared
+    before goes on."""
+    from ferry import _ferry
+    from ferry.adapters import megatron
+
+    def module(fill, alone):
+        made = torch.nn.Module()
+        made.table, made.norm = (torch.nn.Parameter(torch.full(shape, fill)) for shape in ((6, 4), (5,)))
+        made.head = made.table
+        made.register_buffer("rows", made.table.data[1:], persistent=False)
+        made.register_buffer("own", torch.zeros(3), persistent=False)
+        made.pg_collection = types.SimpleNamespace(
+            tp=[alone], expt_tp=None, ep=None, dp=[alone], pp=[alone])
+        return made
+
+    def is_there(tensor):
+        return _ferry.has_memory(tensor.data_ptr(), tensor.nbytes)
+
+    source, target = (module(3.0, 0), None) if rank == 0 else (None, module(0.0, 1))
+    kept = objects = None
+    if target is not None:
+        kept, objects = target.norm.detach()[1:], list(target.parameters())
+    megatron.refit(source, target)  # of one run nothing moves
+    found = [target is None or not is_there(target.table)]
+    with megatron.prepare(source, target) as planned:
+        for value in (4.0, 5.0):
+            if source is not None:
+                source.table.data.fill_(value)
+                source.norm.data.fill_(value)
+            planned.run()
+            if target is not None:
+                found += [bool(torch.all(one == value))
+                          for one in (target.table, target.head, target.rows, target.norm, kept)]
+        staged = planned.service.statistics().bytes_staged
+        if target is not None:
+            found += [is_there(one) == there for one, there in (
+                (target.table, True), (target.rows, True), (target.norm, False), (target.own, False))]
+            found.append([id(one) for one in objects] == [id(one) for one in target.parameters()])
+        else:
+            found += [staged == 5 * 4, not is_there(source.table)]
+        with megatron.prepare(target, source) as back:  # of what the first refit reads
+            back.run()
+            planned.run()
+            back.run()
+    return found
+
+
 WAYS = ((2, 4), (4, 2), (1, 4), (4, 1), (2, 2))
 
 
@@ -224,6 +273,10 @@ class Replaced(unittest.TestCase):
     def test_modules(self):
         for found in run_ranks(modules, 2):
             self.assertEqual(found, [("InvalidInput", "weight")] * 2 + [("well", None)])
+
+    def test_memory_that_ranks_share(self):
+        for found in run_ranks(shared, 2):
+            self.assertEqual(set(found), {True}, found)
 
     def test_experts_that_are_modules(self):
         for rank, found in enumerate(run_ranks(experts, 4)):

@@ -3,10 +3,17 @@
 
 from __future__ import annotations
 
-from typing import Any, Iterable, Iterator, List, Tuple
+from typing import Any, Dict, Iterable, Iterator, List, Tuple
 
 from .._errors import Error, InvalidInput
 from ._updates import Tensors
+
+
+def tensors_of(model: Any) -> Dict[str, Any]:
+    """Parameters and buffers under all of their names."""
+    found = dict(model.named_parameters(remove_duplicate=False))
+    found.update(model.named_buffers(remove_duplicate=False))
+    return found
 
 
 def traced_loader(model: Any, tensors: Tensors) -> Any:

@@ -225,21 +225,41 @@ def prepare(
     are read and written in place; if a parameter's memory has been replaced since, the next run
     raises an error with its name, on all ranks. Persistent buffers are moved like parameters,
     unless ``buffers`` is False.
+
+    Tensors of the host that receive something move, once, to memory that other ranks of the node
+    write to directly, as with :func:`ferry.share_memory_`. Those that it would refuse stay.
     """
+    return _planned(
+        src_module, dst_module, num_experts, buffers, True, world=world, progress=progress, **options
+    )
+
+
+def _planned(
+    src_module: Any,
+    dst_module: Any,
+    num_experts: Optional[int],
+    buffers: bool,
+    is_kept: bool,
+    **options: Any,
+) -> "Refit":
+    """What runs often is worth that its memory moves: of one run that takes longer than it saves."""
+    from .._memory import share_what_can
     from .._refit import Refit
     from ..resharding.planner import build_centralized_reshard_plan
 
     plan = build_centralized_reshard_plan(
         src_module, dst_module, num_experts=num_experts, buffers=buffers
     )
+    watched = [_moved(plan.send_ops, src_module), _moved(plan.recv_ops, dst_module)]
 
     def tasks() -> Any:
+        if is_kept:
+            share_what_can(watched[1](), _tensors_of(dst_module))
         sends = _taken(plan.send_ops, _tensors_of(src_module), "source")
         receives = _taken(plan.recv_ops, _tensors_of(dst_module), "destination")
         return sends, receives
 
-    watched = [_moved(plan.send_ops, src_module), _moved(plan.recv_ops, dst_module)]
-    return Refit.of_tasks(tasks, world=world, progress=progress, watched=watched, **options)
+    return Refit.of_tasks(tasks, watched=watched, **options)
 
 
 def _moved(ops: Any, module: Any) -> Callable[[], Dict[str, Any]]:
@@ -262,9 +282,8 @@ def refit(
     buffers: bool = True,
     **options: Any,
 ) -> "RefitResult":
-    """Collective: one run of what :func:`prepare` plans."""
-    with prepare(
-        src_module, dst_module, num_experts, world=world, progress=progress, buffers=buffers,
-        **options,
-    ) as planned:  # fmt: skip
+    """Collective: one run of what :func:`prepare` plans, whose tensors stay where they are."""
+    with _planned(
+        src_module, dst_module, num_experts, buffers, False, world=world, progress=progress, **options
+    ) as planned:
         return planned.run()

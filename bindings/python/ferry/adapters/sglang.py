@@ -22,7 +22,7 @@ from typing import Any, Dict, Iterator, List, Optional, Tuple
 
 from .._errors import Error, InvalidInput, Misuse, Unsupported
 from ._base import quantization_of
-from ._loader import traced_loader
+from ._loader import tensors_of, traced_loader
 from ._trainer import SECONDS, Trainer, TrainerInfo
 from ._updates import Half, Link, StoreExchange, Tensors, open_store
 
@@ -86,11 +86,15 @@ class _Worker:
 
     def _half(self, tensors: Tensors) -> Half:
         """What the loader does with the trainer's tensors, and the memory that takes them."""
-        _check_methods(self._model)
-        with _without_afterwork(self._model):
-            traced = traced_loader(self._model, tensors)
-        _check_given(traced)
+        from .._memory import share_what_can
+
         model = self._model
+        _check_methods(model)
+        with _without_afterwork(model):
+            traced = traced_loader(model, tensors)
+        _check_given(traced)
+        live = tensors_of(model)
+        share_what_can({name: live[name] for name in traced.parameters if name in live}, live)
         return Half(traced.side(), traced.memory(model), lambda: traced.memory(model))
 
     def update(self, version: int) -> None:
@@ -133,6 +137,11 @@ def _check_methods(model: Any) -> None:
             raise Unsupported(
                 f'layer "{name}" of the server keeps its weights as {method} makes them, which is '
                 "not how they are loaded: serve the model without quantization"
+            )
+        if getattr(layer, "use_intel_amx_backend", False):
+            raise Unsupported(
+                f'layer "{name}" of the server keeps its weights packed for Intel AMX, which is not how '
+                "they are loaded: serve the model where there is none"
             )
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Container, Dict, Iterator, Optional, Tupl
 
 from .._errors import InvalidInput, Misuse, Unsupported
 from ._base import class_of, quantization_of
-from ._loader import traced_loader
+from ._loader import tensors_of, traced_loader
 from ._trainer import SECONDS, Trainer, TrainerInfo
 from ._updates import Half, Link, StoreExchange, Tensors, open_store
 
@@ -142,8 +142,7 @@ class ServerModel:
         from .._memory import share_what_can
 
         self._check_model()
-        live = dict(self._model.named_parameters(remove_duplicate=False))
-        live.update(self._model.named_buffers(remove_duplicate=False))
+        live = tensors_of(self._model)
         with self.as_loaded():
             traced = traced_loader(self._model, tensors)
             wanted = dict(self._model.named_parameters(remove_duplicate=False))
