@@ -315,13 +315,19 @@ FERRY_API ferry_status ferry_mixed_comm_reset_counts(ferry_mixed_comm *comm, fer
  * The calls of a handle as they would be, without ranks: for what a choice comes to before anything
  * is started. It is of one rank, which the options name with the sizes of its world, node and
  * nodes; what they say of engines, tables and queues is not looked at, and grid_size 0 is one lane.
- * multicast: ranks of a node could read each other's memory in place.
  */
 typedef struct ferry_mixed_sketch ferry_mixed_sketch;
 
+/* How a rank would reach the memory of the others of its node. */
+typedef enum ferry_mixed_reach {
+    FERRY_MIXED_REACH_NONE = 0, /* not at all: everything is put */
+    FERRY_MIXED_REACH_IN_PLACE, /* each other's memory is read and written in place */
+    FERRY_MIXED_REACH_OBJECTS   /* and by multicast objects: one access writes or adds up all */
+} ferry_mixed_reach;
+
 /* A parameter that does not fit is FERRY_ERR_INVALID_INPUT, as ferry_mixed_comm_create has it. */
 FERRY_API ferry_status ferry_mixed_sketch_create(const ferry_mixed_comm_options *options,
-                                                 bool multicast, ferry_mixed_sketch **sketch_out,
+                                                 uint32_t reach, ferry_mixed_sketch **sketch_out,
                                                  ferry_error *error);
 /* NULL is allowed. */
 FERRY_API void ferry_mixed_sketch_destroy(ferry_mixed_sketch *sketch);
@@ -385,12 +391,13 @@ typedef struct ferry_mixed_comm_info {
     bool kernels; /* a kernel of the options' device makes each call; else the host does */
     const char *base_engine; /* for ever; whose collectives BASE modes are: "ferry", or those of a
                                 library of the devices', "nccl 2.28.3" */
+    uint32_t reach;          /* ferry_mixed_reach of this rank; a sketch takes it */
 } ferry_mixed_comm_info;
 
 #define FERRY_MIXED_COMM_INFO_INIT                                                                 \
     {                                                                                              \
         sizeof(ferry_mixed_comm_info), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,       \
-            false, false, false, false, false, "", "", NULL, false, NULL                           \
+            false, false, false, false, false, "", "", NULL, false, NULL, 0                        \
     }
 
 /* What the handle found and chose. */

@@ -398,6 +398,16 @@ static const char *engine_towards(const ferry_mixed_comm *comm, bool inside)
     return engine;
 }
 
+static ferry_mixed_reach reach_of(const ferry_mixed_comm *comm)
+{
+    if (!comm->opened || !comm->program.mapped) {
+        return FERRY_MIXED_REACH_NONE;
+    }
+    return comm->kernel != NULL && fy_mix_kernel_has_fleet(comm->kernel)
+               ? FERRY_MIXED_REACH_OBJECTS
+               : FERRY_MIXED_REACH_IN_PLACE;
+}
+
 static const char *note_on(const ferry_mixed_comm *comm)
 {
     if (comm->program.topology.inter_size == 1) {
@@ -446,7 +456,8 @@ ferry_status ferry_mixed_comm_get_info(const ferry_mixed_comm *comm,
                                   .tuned = comm->tuning != NULL,
                                   .deterministic = comm->options.deterministic,
                                   .between_note = note_on(comm),
-                                  .kernels = comm->kernel != NULL};
+                                  .kernels = comm->kernel != NULL,
+                                  .reach = reach_of(comm)};
     const char *device = comm->kernel != NULL ? fy_memory_name(comm->options.device.kind) : NULL;
     bool is_inside = t->local_size > 1, is_between = t->inter_size > 1;
     snprintf(info.inside_engine, sizeof info.inside_engine, "%s",

@@ -362,6 +362,11 @@ void fy_mix_kernel_line_up(fy_mix_kernel *kernel)
     fy_mix_device_line_up(&kernel->on);
 }
 
+bool fy_mix_kernel_has_fleet(const fy_mix_kernel *kernel)
+{
+    return kernel->fleet.fleet != NULL;
+}
+
 const fy_mix_device *fy_mix_kernel_device(const fy_mix_kernel *kernel)
 {
     return &kernel->on;

@@ -26,6 +26,9 @@ ferry_status fy_mix_kernel_reset(fy_mix_kernel *kernel, ferry_error *error);
 /* What calls are cut by, and their schedules. */
 const fy_mix_program *fy_mix_kernel_program(const fy_mix_kernel *kernel);
 
+/* Whether it goes by multicast objects. */
+bool fy_mix_kernel_has_fleet(const fy_mix_kernel *kernel);
+
 /* The device, for memory of it. */
 const fy_mix_device *fy_mix_kernel_device(const fy_mix_kernel *kernel);
 /* A call has begun, and is launched when those that began before it are. */

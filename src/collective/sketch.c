@@ -10,7 +10,7 @@ struct ferry_mixed_sketch {
     fy_mix_program program;
 };
 
-ferry_status ferry_mixed_sketch_create(const ferry_mixed_comm_options *options, bool multicast,
+ferry_status ferry_mixed_sketch_create(const ferry_mixed_comm_options *options, uint32_t reach,
                                        ferry_mixed_sketch **sketch_out, ferry_error *error)
 {
     ferry_mixed_comm_options own;
@@ -19,6 +19,12 @@ ferry_status ferry_mixed_sketch_create(const ferry_mixed_comm_options *options, 
     error = error == NULL ? &spare : error;
     if (sketch_out == NULL) {
         return fy_fail(error, FERRY_ERR_MISUSE, "ferry_mixed_sketch_create needs a place for it");
+    }
+    if (reach > FERRY_MIXED_REACH_OBJECTS) {
+        return fy_fail(error, FERRY_ERR_INVALID_INPUT,
+                       "there is no reach %u: ranks reach none of each other's memory (0), all of "
+                       "it in place (1), or by multicast objects, too (2)",
+                       reach);
     }
     FY_TRY(fy_take_mixed_comm_options(options, &own, error));
     FY_TRY(fy_mix_options_check(&own, error));
@@ -29,7 +35,8 @@ ferry_status ferry_mixed_sketch_create(const ferry_mixed_comm_options *options, 
     sketch->deterministic = own.deterministic;
     sketch->program.topology = topology;
     sketch->program.n_lanes = own.grid_size == 0 ? 1 : own.grid_size;
-    sketch->program.mapped = multicast;
+    sketch->program.mapped = reach != FERRY_MIXED_REACH_NONE;
+    sketch->program.adds = reach == FERRY_MIXED_REACH_OBJECTS && !own.deterministic;
     fy_mix_program_take_type(&sketch->program, own.dtype);
     ferry_status status = fy_mix_program_make(&sketch->program, &own, error);
     if (status != FERRY_OK) {

@@ -253,7 +253,7 @@ static ferry_mixed_work work_of(scene *c, const call *what)
     ferry_mixed_sketch *sketch = NULL;
     must(me, ferry_mixed_comm_get_info(c->comm, &info, &me->error));
     options.grid_size = info.grid_size;
-    must(me, ferry_mixed_sketch_create(&options, c->multicast, &sketch, &me->error));
+    must(me, ferry_mixed_sketch_create(&options, info.reach, &sketch, &me->error));
     must(me, ferry_mixed_sketch_count(sketch, what->op, what->mode, what->rows * what->columns,
                                       &work, &me->error));
     ferry_mixed_sketch_destroy(sketch);
@@ -262,8 +262,7 @@ static ferry_mixed_work work_of(scene *c, const call *what)
 
 /*
  * What is read inside the node. Where devices add up what a rank sums, all that comes of the others
- * is one sum for each piece, which is the message once, with the parts that others have summed; the
- * sketch knows of no devices.
+ * is one sum for each piece, which is the message once, with the parts that others have summed.
  */
 static uint64_t read_by(const scene *c, const call *what, const ferry_mixed_work *work)
 {

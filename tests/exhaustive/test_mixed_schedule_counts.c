@@ -17,16 +17,15 @@
  */
 
 /* By multicast objects: where one sum comes for each piece. */
-static bool adds_up(const scheduled *w)
+static bool adds_up(const fy_topology *t, uint32_t op, uint32_t mode)
 {
-    const fy_topology *t = &w->topologies[0];
-    bool is_waits = w->k.mode == FERRY_MIXED_FUSED_WAITS_MULTICAST;
-    bool is_bytes = w->k.mode == FERRY_MIXED_FUSED_BYTES1_MULTICAST;
+    bool is_waits = mode == FERRY_MIXED_FUSED_WAITS_MULTICAST;
+    bool is_bytes = mode == FERRY_MIXED_FUSED_BYTES1_MULTICAST;
     if (t->inter_size > 1 || t->local_size == 1) {
         return false;
     }
-    return op_rows[w->k.op].shrinks ? is_bytes || (is_waits && t->local_tp == 1)
-                                    : is_bytes && w->k.op == FERRY_MIXED_ALL_REDUCE;
+    return op_rows[op].shrinks ? is_bytes || (is_waits && t->local_tp == 1)
+                               : is_bytes && op == FERRY_MIXED_ALL_REDUCE;
 }
 
 static void compare_symbols(const scheduled *w)
@@ -40,7 +39,7 @@ static void compare_symbols(const scheduled *w)
         const rank_counts *seen = &m.ranks[rank].seen;
         letters l = letters_of(&w->topologies[rank], w->k.mode, c.length, e, p);
         moved said = moved_by(w->k.op, w->k.mode, &l);
-        if (w->k.adds && adds_up(w)) {
+        if (w->k.adds && adds_up(&w->topologies[rank], w->k.op, w->k.mode)) {
             said.read = l.M;
         }
         check_machine(&m, rank, seen->waits == n_steps * said.waits);
@@ -236,7 +235,7 @@ static bool is_sketched(handle_rank *r, const ferry_mixed_comm *comm, uint32_t o
     ferry_mixed_sketch *sketch = NULL;
     ferry_mixed_work w = FERRY_MIXED_WORK_INIT;
     bool same = ferry_mixed_comm_get_info(comm, &info, NULL) == FERRY_OK &&
-                ferry_mixed_sketch_create(&o, info.multicast, &sketch, NULL) == FERRY_OK &&
+                ferry_mixed_sketch_create(&o, info.reach, &sketch, NULL) == FERRY_OK &&
                 ferry_mixed_sketch_count(sketch, op, mode, n, &w, NULL) == FERRY_OK;
     ferry_mixed_sketch_destroy(sketch);
     return same && w.n_steps == counts->n_steps && w.n_lanes == 1 &&
@@ -244,6 +243,54 @@ static bool is_sketched(handle_rank *r, const ferry_mixed_comm *comm, uint32_t o
            w.inside_bytes_written == counts->inside_bytes_written &&
            w.inside_bytes_read == counts->inside_bytes_read &&
            w.between_bytes == counts->between_bytes;
+}
+
+static uint64_t n_added; /* sums that objects make */
+
+/* A rank that there is not, whose node has multicast objects. */
+static void compare_sketch(handle_rank *r, const kind *k)
+{
+    const uint64_t e = 2, n = LANE_STEPS * 2 * (uint64_t)world_size(r->s) * 128;
+    ferry_mixed_comm_options o = options_of(r);
+    ferry_mixed_sketch *sketch = NULL;
+    ferry_mixed_work work = FERRY_MIXED_WORK_INIT;
+    ferry_error error;
+    fy_topology t = make(r->s, r->rank);
+    letters l = letters_of(&t, k->mode, n, e, r->deterministic ? 4 : e);
+    moved said = moved_by(k->op, k->mode, &l);
+    if (adds_up(&t, k->op, k->mode) && !r->deterministic) {
+        said.read = l.M;
+        n_added++;
+    }
+    must(ferry_mixed_sketch_create(&o, FERRY_MIXED_REACH_OBJECTS, &sketch, &error), &error);
+    must(ferry_mixed_sketch_count(sketch, k->op, k->mode, n, &work, &error), &error);
+    ferry_mixed_sketch_destroy(sketch);
+    check_shape(r->s, work.n_steps >= LANE_STEPS && /* memory may make blocks shorter */
+                          work.n_inside_waits + work.n_between_waits == said.waits &&
+                          work.inside_bytes_written == said.written &&
+                          work.inside_bytes_read == said.read &&
+                          work.between_bytes == said.between);
+}
+
+static void compare_sketches(const shape *s)
+{
+    kind kinds[MOST_KINDS];
+    for (uint32_t i = 0, n = list_kinds(s, kinds); i < n; i++) {
+        for (uint32_t rank = 0; kinds[i].mapped && rank < world_size(s); rank++) {
+            handle_rank r = {
+                .s = s, .rank = rank, .dtype = FERRY_BF16, .deterministic = kinds[i].deterministic};
+            compare_sketch(&r, &kinds[i]);
+        }
+    }
+}
+
+static void test_sketches_of_objects(void **state)
+{
+    (void)state;
+    for (uint32_t n = 1; n <= 16; n++) {
+        walk_shapes_of(n, compare_sketches);
+    }
+    assert_true(n_added > 100);
 }
 
 static void compare_counts(handle_rank *r, uint32_t op, uint32_t mode,
@@ -400,7 +447,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_schedules),     cmocka_unit_test(test_modes_differ),
         cmocka_unit_test(test_waits),         cmocka_unit_test(test_handles),
-        cmocka_unit_test(test_other_handles),
+        cmocka_unit_test(test_other_handles), cmocka_unit_test(test_sketches_of_objects),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -272,6 +272,7 @@ def case_mixed_predict():
     out = good("bench", "mixed", "--memory", "cuda", *words, env=environment())
     assert "# by the costs of 8 x H100 + 400G, call_us 5, " in out and "write_gbytes_per_s 450, " in out, out
     assert "# in memory of devices, by kernels\n" in out and "left out" not in out, out
+    assert re.search("(?m)^# by the costs of .*, multicast_objects$", out), out
 
 
 def case_info():

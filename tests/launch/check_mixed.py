@@ -611,6 +611,36 @@ def case_predicted_parts_that_overlap():
                 assert abs(hidden[line] / least - 1) < (1e-4 if n_steps else 0.1), (line, hidden)
 
 
+def case_predicted_objects():
+    """With multicast objects what a rank sums comes once, and not once from each of the others."""
+    piece = 64 * 2 * 144
+    reads = {"all-reduce": (8, 1, {"fused-bytes1-multicast": 1}),
+             "reduce-scatter": (1, 8, {"fused-waits-multicast": 1}),
+             "reduce-scatter-all-reduce": (4, 2, {"fused-bytes1-multicast": 1})}
+    with tempfile.TemporaryDirectory() as folder:
+        for op, (tp, dp, by_mode) in reads.items():
+            words = ("--local-tp", str(tp), "--local-dp", str(dp), "--op", op, "-b", str(piece), "-e", str(piece))
+            without, by_default, with_them = (
+                predicted(folder, {"read_gbytes_per_s": 1, **more}, *words)
+                for more in ({"multicast_objects": False}, {}, {"multicast_objects": True}))
+            assert by_line(without) == by_line(by_default), op
+            assert not without["multicast_objects"] and with_them["multicast_objects"], with_them
+            assert with_them["costs"]["multicast_objects"], with_them
+            found, before = by_line(with_them), by_line(without)
+            for line in before:
+                shape = Shape("", tp, dp, 1, 1)
+                said = moved(shape, *line[:2], piece, piece)["read_gbytes_per_s"] if "fused" in line[1] else None
+                assert said is None or abs(before[line] - said) < 1e-3, (line, before[line], said)
+                wanted = by_mode.get(line[1], before[line] * 1e3 / piece) * piece / 1e3
+                assert abs(found[line] - wanted) < 1e-3, (line, found[line], wanted)
+                assert line[1] not in by_mode or found[line] < before[line] * 0.6, line
+            exact = predicted(folder, {"read_gbytes_per_s": 1, "multicast_objects": True}, *words, "--deterministic")
+            plain = predicted(folder, {"read_gbytes_per_s": 1}, *words, "--deterministic")
+            assert by_line(exact) == by_line(plain), op
+        out = good("bench", "mixed", "--predict", "--costs", os.path.join(folder, "costs.json"), "--ranks", "2")
+        assert "multicast_objects" not in out, out
+
+
 def case_predicted_tensors_by_size():
     words = ("--ranks", "2", "--mode", "fused-waits-multicast", "-b", "8K", "-e", "4M", "-f", "8")
     with tempfile.TemporaryDirectory() as folder:
@@ -748,7 +778,7 @@ def case_predict_refuses():
                 (head[:-1] + "}", "no cost in it"), (head + '"call_us":0,"tensors":[[8,null]],"name":5}', '"name"'),
                 (head + '"call_us":1,"name":"a\\u001b[1m"}', "control characters"),
                 (head + '"call_us":1,"name":"' + 64 * "n" + '"}', "less than 64 bytes"),
-                (head + '"overlaps":1}', '"overlaps"'), (head + '"tensors":[]}', '"tensors"'),
+                (head + '"overlaps":1}', '"overlaps"'), (head + '"multicast_objects":"yes"}', '"multicast_objects"'), (head + '"tensors":[]}', '"tensors"'),
                 (head + '"tensors":[[8,1],[8,1]]}', "ascending"), (head + '"tensors":[[8]]}', "pairs"),
                 (head + '"tensors":[[8,0]]}', '"tensors[0][1]"'), (head + '"tensors":null}', '"tensors"'),
                 (head + '"tensors":' + json.dumps([[i + 1, 1] for i in range(17)]) + "}", "1 to 16")):

@@ -323,7 +323,8 @@ static void refuse_sketch(const ferry_mixed_comm_options *o, ferry_status wanted
 {
     ferry_mixed_sketch *sketch = NULL;
     ferry_error error = {0};
-    check_status(says, wanted, ferry_mixed_sketch_create(o, true, &sketch, &error), &error);
+    check_status(says, wanted,
+                 ferry_mixed_sketch_create(o, FERRY_MIXED_REACH_IN_PLACE, &sketch, &error), &error);
     check_says(says, says, &error);
     assert_null(sketch);
 }
@@ -331,6 +332,8 @@ static void refuse_sketch(const ferry_mixed_comm_options *o, ferry_status wanted
 static void test_sketch_refuses(void **state)
 {
     (void)state;
+    ferry_mixed_sketch *sketch = NULL;
+    ferry_error error = {0};
     ferry_mixed_comm_options o = FERRY_MIXED_COMM_OPTIONS_INIT;
     refuse_sketch(&o, FERRY_ERR_INVALID_INPUT, "size");
     o.world_size = 4;
@@ -347,7 +350,13 @@ static void test_sketch_refuses(void **state)
     o = (ferry_mixed_comm_options)FERRY_MIXED_COMM_OPTIONS_INIT;
     o.struct_size = 3;
     refuse_sketch(&o, FERRY_ERR_MISUSE, "struct_size");
-    assert_int_equal(ferry_mixed_sketch_create(&o, true, NULL, NULL), FERRY_ERR_MISUSE);
+    assert_int_equal(ferry_mixed_sketch_create(&o, FERRY_MIXED_REACH_IN_PLACE, NULL, NULL),
+                     FERRY_ERR_MISUSE);
+    o = (ferry_mixed_comm_options)FERRY_MIXED_COMM_OPTIONS_INIT;
+    check_status("reach 3", FERRY_ERR_INVALID_INPUT,
+                 ferry_mixed_sketch_create(&o, FERRY_MIXED_REACH_OBJECTS + 1, &sketch, &error),
+                 &error);
+    check_says("reach 3", "reach 3", &error);
     ferry_mixed_sketch_destroy(NULL);
 }
 
@@ -365,9 +374,9 @@ static void test_sketch_of_partial_sums(void **state)
     o.local_size = o.inter_size = 2;
     o.dtype = FERRY_BF16;
     o.deterministic = true;
-    must(ferry_mixed_sketch_create(&o, true, &sketch, &error), &error);
+    must(ferry_mixed_sketch_create(&o, FERRY_MIXED_REACH_IN_PLACE, &sketch, &error), &error);
     must(ferry_mixed_sketch_count(sketch, FERRY_MIXED_ALL_REDUCE,
-                                   FERRY_MIXED_FUSED_BYTES1_MULTICAST, count, &w, &error),
+                                  FERRY_MIXED_FUSED_BYTES1_MULTICAST, count, &w, &error),
          &error);
     assert_true(w.between_bytes == half && w.n_between_waits == 1 && w.n_inside_waits == 2);
     assert_true(w.own_bytes_written == half && w.own_bytes_read == 2 * half);
@@ -391,7 +400,7 @@ static void test_sketch(void **state)
     o.local_tp_size = 2;
     o.grid_size = 2;
     o.dtype = FERRY_F32;
-    must(ferry_mixed_sketch_create(&o, true, &sketch, &error), &error);
+    must(ferry_mixed_sketch_create(&o, FERRY_MIXED_REACH_IN_PLACE, &sketch, &error), &error);
     must(ferry_mixed_sketch_get_valid_op_list(sketch, list, 1, &n, &error), &error);
     assert_true(n == 2 && list[0] == op);
     must(ferry_mixed_sketch_get_valid_mode_list(sketch, list, FERRY_MIXED_N_MODES, &n, &error),

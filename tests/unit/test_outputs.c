@@ -151,7 +151,8 @@ static void make_comm(void)
     must(ferry_mixed_comm_run_autotune(s.comm, &error), &error);
     options.world_size = options.local_size = 2;
     options.inter_size = 1;
-    must(ferry_mixed_sketch_create(&options, true, &s.sketch, &error), &error);
+    must(ferry_mixed_sketch_create(&options, FERRY_MIXED_REACH_IN_PLACE, &s.sketch, &error),
+         &error);
 }
 
 static int make_scene(void **state)

@@ -123,13 +123,14 @@ static ferry_status open_sketches(mixed_bench *b, ferry_error *error)
     o.inter_tp_size = info->inter_tp_size;
     o.inter_dp_size = info->inter_dp_size;
     o.grid_size = info->grid_size;
-    return mixed_sketches_open(&o, info->multicast, sharing_count(b), &b->sketches, error);
+    return mixed_sketches_open(&o, info->reach, sharing_count(b), &b->sketches, error);
 }
 
 /* Whose costs they are, and what shares them: kernels take no processors of the host's. */
 static ferry_status describe_costs(mixed_bench *b, ferry_error *error)
 {
     bool by_kernels = b->rank.info.kernels;
+    b->costs.multicast_objects = b->rank.info.reach == FERRY_MIXED_REACH_OBJECTS;
     if (b->rank.device.kind == FERRY_MEMORY_HOST) {
         snprintf(b->costs.name, sizeof b->costs.name, "this machine");
         return find_processors(b, error);

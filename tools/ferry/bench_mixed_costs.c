@@ -27,8 +27,8 @@ static const struct cost_key {
             {"read_gbytes_per_s", offsetof(mixed_costs, read), true},
             {"between_gbytes_per_s", offsetof(mixed_costs, between), true}};
 enum { N_KEYS = sizeof keys / sizeof keys[0], MOST_FILE_BYTES = 1 << 20 };
-static const char *const other_keys[] = {"format",     "name",    "comment",
-                                         "processors", "tensors", "overlaps"};
+static const char *const other_keys[] = {"format",  "name",     "comment",          "processors",
+                                         "tensors", "overlaps", "multicast_objects"};
 
 static double *field_of(mixed_costs *costs, const struct cost_key *key)
 {
@@ -52,7 +52,7 @@ static ferry_status check_keys(const json_t *json, const char *path, ferry_error
                               "%.300s: unknown key \"%.60s\"; it may have format, name, comment, "
                               "call_us, wait_us, turn_us, between_wait_us, step_us, "
                               "write_gbytes_per_s, read_gbytes_per_s, between_gbytes_per_s, "
-                              "tensors, overlaps, processors",
+                              "tensors, overlaps, multicast_objects, processors",
                               path, key);
         }
     }
@@ -72,6 +72,17 @@ static ferry_status read_number(const json_t *value, const char *key, bool is_ra
     }
     *out = is_rate ? 1e-9 / number : 1e-6 * number;
     return FERRY_OK;
+}
+
+static ferry_status read_flag(const json_t *json, const char *key, bool *out, const char *path,
+                              ferry_error *error)
+{
+    const json_t *value = json_object_get(json, key);
+    *out = json_is_true(value);
+    return value == NULL || json_is_boolean(value)
+               ? FERRY_OK
+               : mixed_fail(error, FERRY_ERR_INVALID_INPUT, "%.300s: \"%s\" must be true or false",
+                            path, key);
 }
 
 /* A rate, or [[bytes, rate], ...] by ascending bytes; a rate may be null, which costs nothing. */
@@ -150,7 +161,6 @@ static ferry_status read_costs(const json_t *json, const char *path, mixed_costs
 {
     const char *format = json_string_value(json_object_get(json, "format"));
     const json_t *processors = json_object_get(json, "processors");
-    const json_t *overlaps = json_object_get(json, "overlaps");
     if (format == NULL || strcmp(format, "ferry.costs/1") != 0) {
         return mixed_fail(error, FERRY_ERR_INVALID_INPUT,
                           "%.300s: \"format\" must be \"ferry.costs/1\"", path);
@@ -162,13 +172,10 @@ static ferry_status read_costs(const json_t *json, const char *path, mixed_costs
                           "%.300s: \"processors\" must be a whole number from 1 to %d", path,
                           1 << 20);
     }
-    if (overlaps != NULL && !json_is_boolean(overlaps)) {
-        return mixed_fail(error, FERRY_ERR_INVALID_INPUT,
-                          "%.300s: \"overlaps\" must be true or false", path);
-    }
+    FY_TRY(read_flag(json, "overlaps", &costs->overlaps, path, error));
+    FY_TRY(read_flag(json, "multicast_objects", &costs->multicast_objects, path, error));
     FY_TRY(read_name(json, path, costs, error));
     costs->processors = (uint32_t)n;
-    costs->overlaps = json_is_true(overlaps);
     for (size_t i = 0; i < N_KEYS; i++) {
         const json_t *value = json_object_get(json, keys[i].key);
         if (value != NULL) {
@@ -213,6 +220,9 @@ static void write_costs(const mixed_costs *costs, FILE *file)
     fprintf(file, "{\"format\":\"ferry.costs/1\",\"name\":");
     write_json_text(file, costs->name);
     fprintf(file, ",\"overlaps\":%s", costs->overlaps ? "true" : "false");
+    if (costs->multicast_objects) {
+        fprintf(file, ",\"multicast_objects\":true");
+    }
     if (costs->processors > 0) {
         fprintf(file, ",\"processors\":%u", costs->processors);
     }
@@ -261,7 +271,7 @@ void mixed_costs_print(const mixed_costs *costs, const char *before)
             printf(", tensors_gbytes_per_s %.4g%s", 1e-9 / costs->tensors[i].each, of_size);
         }
     }
-    putchar('\n');
+    printf("%s\n", costs->multicast_objects ? ", multicast_objects" : "");
 }
 
 static ferry_status fill_costs(const void *context, FILE *file, ferry_error *error)

@@ -37,7 +37,7 @@ static uint32_t rank_at(const ferry_mixed_comm_options *o, uint32_t n, uint32_t 
     return n == o->world_size || index + 1 < n ? index : o->local_size - 1;
 }
 
-ferry_status mixed_sketches_open(const ferry_mixed_comm_options *options, bool multicast,
+ferry_status mixed_sketches_open(const ferry_mixed_comm_options *options, uint32_t reach,
                                  uint32_t n_sharing, mixed_sketches *sketches_out,
                                  ferry_error *error)
 {
@@ -53,7 +53,7 @@ ferry_status mixed_sketches_open(const ferry_mixed_comm_options *options, bool m
     }
     for (uint32_t i = 0; i < n && status == FERRY_OK; i++) {
         place_rank(&own, rank_at(&own, n, i));
-        status = ferry_mixed_sketch_create(&own, multicast, &sketches.at[i], error);
+        status = ferry_mixed_sketch_create(&own, reach, &sketches.at[i], error);
         sketches.n += status == FERRY_OK;
     }
     if (status != FERRY_OK) {

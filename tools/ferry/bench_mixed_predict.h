@@ -20,9 +20,10 @@ typedef struct mixed_knot {
 
 struct mixed_costs {
     char name[64];
-    bool overlaps;             /* what copies, reads and sends are parts that work at once */
-    uint32_t processors;       /* of a node, that do all of it; 0: each rank has its own */
-    double call;               /* seconds of a call that neither moves nor waits */
+    bool overlaps;          /* what copies, reads and sends are parts that work at once */
+    bool multicast_objects; /* of the ranks of a file, which reach each other in place at least */
+    uint32_t processors;    /* of a node, that do all of it; 0: each rank has its own */
+    double call;            /* seconds of a call that neither moves nor waits */
     double wait, between_wait; /* until a message of the node, or of another one, is seen */
     double turn; /* of a wait of a ring, whose next step begins behind it; inside a node */
     double step; /* of each wait of a further step of the other modes */
@@ -51,7 +52,7 @@ typedef struct mixed_sketches {
 } mixed_sketches;
 
 /* Of the ranks that the sizes of `options` make, which have none of their own. */
-ferry_status mixed_sketches_open(const ferry_mixed_comm_options *options, bool multicast,
+ferry_status mixed_sketches_open(const ferry_mixed_comm_options *options, uint32_t reach,
                                  uint32_t n_sharing, mixed_sketches *sketches_out,
                                  ferry_error *error);
 void mixed_sketches_close(mixed_sketches *sketches); /* zeroed is allowed */

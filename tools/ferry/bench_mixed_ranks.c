@@ -322,8 +322,8 @@ void mixed_print_handle(const ferry_mixed_comm_info *info, const char *before)
     printf("%s%s%s, %u lane%s", before, mixed_dtype_text(info->dtype, text),
            info->deterministic ? ", deterministic" : "", info->grid_size, plural(info->grid_size));
     if (info->local_size > 1) {
-        printf(", inside nodes %s%s", info->inside_engine,
-               info->multicast ? "" : " without multicast");
+        static const char *const forms[] = {" without multicast", "", " by multicast objects"};
+        printf(", inside nodes %s%s", info->inside_engine, forms[info->reach]);
     }
     if (info->inter_size > 1) {
         printf(", between nodes %s", info->between_engine);

@@ -69,8 +69,9 @@ void mixed_report_begin(const mixed_report *report)
     print_json_text(ferry_version());
     printf(",\"ranks\":%u,\"nodes\":%u,", info->world_size, info->inter_size);
     mixed_print_handle_json(info);
-    printf(",\"memory\":\"%s\",\"multicast\":%s,\"tuned\":%s",
+    printf(",\"memory\":\"%s\",\"multicast\":%s,\"multicast_objects\":%s,\"tuned\":%s",
            mixed_kind_name(report->request->memory), info->multicast ? "true" : "false",
+           info->reach == FERRY_MIXED_REACH_OBJECTS ? "true" : "false",
            info->tuned ? "true" : "false");
     print_request_json(report->request);
     if (report->devices != NULL) {

@@ -83,7 +83,10 @@ static ferry_status open_table(table *t, ferry_error *error)
     const mixed_request *r = t->request;
     FY_TRY(mixed_costs_load(r->costs, &t->costs, error));
     fill_in_options(t);
-    FY_TRY(mixed_sketches_open(&t->options, true, t->options.local_size, &t->sketches, error));
+    FY_TRY(mixed_sketches_open(&t->options,
+                               t->costs.multicast_objects ? FERRY_MIXED_REACH_OBJECTS
+                                                          : FERRY_MIXED_REACH_IN_PLACE,
+                               t->options.local_size, &t->sketches, error));
     const ferry_mixed_sketch *first = t->sketches.at[0];
     FY_TRY(
         ferry_mixed_sketch_get_valid_op_list(first, t->ops, FERRY_MIXED_N_OPS, &t->n_ops, error));
@@ -107,11 +110,12 @@ static void begin_table(const table *t)
         print_json_text(ferry_version());
         printf(",\"ranks\":%u,\"nodes\":%u,\"topology\":{\"local_tp\":%u,\"local_dp\":%u,"
                "\"inter_tp\":%u,\"inter_dp\":%u},\"dtype\":\"%s\",\"deterministic\":%s,"
-               "\"grid_size\":%u,\"multicast\":true,\"memory\":\"%s\",\"costs\":",
+               "\"grid_size\":%u,\"multicast\":true,\"multicast_objects\":%s,\"memory\":\"%s\","
+               "\"costs\":",
                o->world_size, o->inter_size, o->local_tp_size, o->local_size / o->local_tp_size,
                o->inter_tp_size, o->inter_size / o->inter_tp_size, dtype,
                o->deterministic ? "true" : "false", o->grid_size,
-               mixed_kind_name(t->request->memory));
+               t->costs.multicast_objects ? "true" : "false", mixed_kind_name(t->request->memory));
         mixed_costs_print_json(&t->costs);
         printf(",\"results\":[");
         return;

@@ -140,6 +140,7 @@ class MixedCommCounts(NamedTuple):
     between_note="Why nobody does, where that is so.",
     kernels="Whether a kernel of the device makes each call.",
     base_engine="Whose collectives the base modes are: ``ferry``, or ``nccl`` and its version.",
+    multicast_objects="Whether devices write to all of a node, and add up, by one access.",
 )
 class MixedCommInfo(NamedTuple):
     """The topology and the engines of a handler, with all defaults filled in."""
@@ -172,6 +173,7 @@ class MixedCommInfo(NamedTuple):
     between_note: Optional[str]
     kernels: bool
     base_engine: str
+    multicast_objects: bool
 
 
 Op = Union[MixedCommOp, int, str]

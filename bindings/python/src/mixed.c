@@ -524,7 +524,7 @@ static PyObject *info_tuple(const void *content)
     return dtype == NULL
                ? NULL
                : Py_BuildValue(
-                     "(IIIIIIIIIIIIIINIIKNNNNNzzzNz)", i->world_rank, i->world_size, i->local_rank,
+                     "(IIIIIIIIIIIIIINIIKNNNNNzzzNzN)", i->world_rank, i->world_size, i->local_rank,
                      i->local_size, i->inter_rank, i->inter_size, i->local_tp_size,
                      i->local_dp_size, i->inter_tp_size, i->inter_dp_size, i->tp_rank, i->tp_size,
                      i->dp_rank, i->dp_size, dtype, i->grid_size, i->max_block_size,
@@ -532,7 +532,7 @@ static PyObject *info_tuple(const void *content)
                      PyBool_FromLong(i->multicast), PyBool_FromLong(i->between_nodes),
                      PyBool_FromLong(i->tuned), PyBool_FromLong(i->deterministic), i->inside_engine,
                      i->between_engine, i->between_note, PyBool_FromLong(i->kernels),
-                     i->base_engine);
+                     i->base_engine, PyBool_FromLong(i->reach == FERRY_MIXED_REACH_OBJECTS));
 }
 
 static PyObject *describe(PyObject *self, PyObject *unused)
