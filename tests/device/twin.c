@@ -61,7 +61,8 @@ void *fy_twin_reach(uint64_t at, uint32_t bytes, int writes)
         end = TWIN_MISALIGNED;
         longjmp(out, 1);
     }
-    if (writes == 0 && twin_is_of_fleet != NULL && twin_is_of_fleet(at)) {
+    bool (*is_of_fleet)(uint64_t at) = __atomic_load_n(&twin_is_of_fleet, __ATOMIC_ACQUIRE);
+    if (writes == 0 && is_of_fleet != NULL && is_of_fleet(at)) {
         check_settled();
     }
     void *found = twin_look_up != NULL ? twin_look_up(at, bytes, writes) : (void *)(uintptr_t)at;

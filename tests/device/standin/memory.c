@@ -112,6 +112,14 @@ static bool is_lost(int device)
     return standin_lost[device] != 0;
 }
 
+/* Before there are threads that run kernels. */
+__attribute__((constructor)) static void tell_the_twin(void)
+{
+    twin_look_up = look_up;
+    twin_is_lost = is_lost;
+    twin_look_up_all = look_up_all;
+}
+
 CUresult standin_add(const block *one)
 {
     block *fresh = calloc(1, sizeof *fresh);
@@ -119,11 +127,8 @@ CUresult standin_add(const block *one)
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     *fresh = *one;
-    twin_look_up = look_up;
-    twin_is_lost = is_lost;
-    if (one->is_fleet) {
-        twin_look_up_all = look_up_all;
-        twin_is_of_fleet = standin_is_bound;
+    if (one->is_fleet) { /* not before, for it takes long */
+        __atomic_store_n(&twin_is_of_fleet, standin_is_bound, __ATOMIC_RELEASE);
     }
     pthread_mutex_lock(&lock);
     fresh->number = __atomic_add_fetch(&n_made, 1, __ATOMIC_RELEASE);
