@@ -390,28 +390,42 @@ static void check_result(scene *c, const call *what, const tensors *t, uint32_t 
     check_output(c, &checked, t->out.buffer.base, text);
 }
 
-ferry_status scene_try(scene *c, const call *what)
+static void keep_input(scene *c, const tensors *t)
 {
-    rank_context *me = c->me;
-    char text[160];
-    tensors t = scene_tensors(c, what);
-    uint32_t mode = mode_behind(c, what, &t);
-    tell(c, what, text, sizeof text);
     free(c->copy);
-    c->copy = take(me, t.in.buffer.bytes);
-    memcpy(c->copy, t.in.buffer.base, t.in.buffer.bytes);
-    come_late(c);
-    ferry_status status = call_tensors(c, what, &t);
-    if (status != FERRY_OK) {
-        return status;
-    }
-    check_result(c, what, &t, mode, text);
+    c->copy = take(c->me, t->in.buffer.bytes);
+    memcpy(c->copy, t->in.buffer.base, t->in.buffer.bytes);
+}
+
+static void check_call(scene *c, const call *what, const tensors *t, uint32_t mode)
+{
+    char text[160];
+    tell(c, what, text, sizeof text);
+    check_result(c, what, t, mode, text);
     if (c->n_logged < MOST_LOGGED) {
         snprintf(c->told[c->n_logged], sizeof c->told[0], "%s", text);
-        c->digests[c->n_logged++] = digest_of(t.out.buffer.base, t.out.buffer.bytes);
+        c->digests[c->n_logged++] = digest_of(t->out.buffer.base, t->out.buffer.bytes);
     }
     c->n_calls++;
-    return FERRY_OK;
+}
+
+void scene_check(scene *c, const call *what, const tensors *t)
+{
+    keep_input(c, t);
+    check_call(c, what, t, mode_behind(c, what, t));
+}
+
+ferry_status scene_try(scene *c, const call *what)
+{
+    tensors t = scene_tensors(c, what);
+    uint32_t mode = mode_behind(c, what, &t);
+    keep_input(c, &t);
+    come_late(c);
+    ferry_status status = call_tensors(c, what, &t);
+    if (status == FERRY_OK) {
+        check_call(c, what, &t, mode);
+    }
+    return status;
 }
 
 void scene_call(scene *c, const call *what)

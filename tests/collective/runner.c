@@ -87,6 +87,8 @@ static const collective_case cases[] = {
     CASE("differing_options", 3, case_differing_options, PLAIN),
     CASE("two_threads", 2, case_two_threads, PLAIN),
     CASE("cancel", 4, case_cancel, PLAIN),
+    CASE("captured2", 2, case_captured, KERNELS),
+    CASE("captured4", 4, case_captured, KERNELS),
     CASE("diverging", 4, case_diverging, ALL),
     FAULT("turns", 4, case_turns, PLAIN, 4, 0),
     FAULT("refused_alone", 2, case_refused_alone, ALL, 20, 0),

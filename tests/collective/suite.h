@@ -55,17 +55,19 @@ typedef struct call {
     bool in_place;
 } call;
 
-/* A call that must work, and of which every element is looked at by one of its replicas. */
-void scene_call(scene *c, const call *what);
-/* The same where an error may come, which is returned; nothing is compared once the log is full. */
-ferry_status scene_try(scene *c, const call *what);
-/* Compares the replicas' digests of all calls since the last time. */
-void scene_compare(scene *c);
-
 /* Tensors of a call, filled with its input; the memory of the output is poisoned. */
 typedef struct tensors {
     ferry_mixed_tensor in, out;
 } tensors;
+
+/* A call that must work, and of which every element is looked at by one of its replicas. */
+void scene_call(scene *c, const call *what);
+/* The same where an error may come, which is returned; nothing is compared once the log is full. */
+ferry_status scene_try(scene *c, const call *what);
+/* Of one that was made otherwise, with tensors that scene_tensors has filled: the same looks. */
+void scene_check(scene *c, const call *what, const tensors *t);
+/* Compares the replicas' digests of all calls since the last time. */
+void scene_compare(scene *c);
 
 tensors scene_tensors(scene *c, const call *what);
 /* Runs it in the call's form; nothing is looked at. */
@@ -120,6 +122,9 @@ void case_turns(rank_context *me);
 void case_autotune(rank_context *me);
 void case_life(rank_context *me);
 void case_shared_transport(rank_context *me);
+
+/* cases_captured.c */
+void case_captured(rank_context *me);
 
 /* cases_create.c */
 void case_bad_create(rank_context *me);

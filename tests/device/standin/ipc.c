@@ -15,6 +15,7 @@ typedef struct ipc_handle {
     int32_t pid;
     int32_t file;
     uint64_t at, half;
+    uint64_t number; /* the owner's: what lay there before was another allocation */
 } ipc_handle;
 
 _Static_assert(sizeof(ipc_handle) <= sizeof(CUipcMemHandle), "a handle has room");
@@ -32,7 +33,8 @@ CUresult CUDAAPI cuIpcGetMemHandle(CUipcMemHandle *place, CUdeviceptr pointer)
                             .pid = getpid(),
                             .file = standin_file,
                             .at = one.file_at,
-                            .half = one.mapped};
+                            .half = one.mapped,
+                            .number = one.number};
     memset(place, 0, sizeof *place);
     memcpy(place, &its, sizeof its);
     return CUDA_SUCCESS;
@@ -74,7 +76,7 @@ static bool is_same(const block *one, const void *context)
 {
     const block *wanted = context;
     return one->kind == BLOCK_OPENED && one->device == wanted->device &&
-           one->file_at == wanted->file_at && one->access == wanted->access;
+           one->shared->number == wanted->number && one->access == wanted->access;
 }
 
 static void open_again(block *one, void *context)
@@ -95,10 +97,11 @@ static CUresult map(const ipc_handle *its, int device, block *block_out)
     }
     shared *common = (shared *)(void *)(base + 2 * its->half);
     bool is_seen = common->physical == standin_physical(device) || getenv("STANDIN_PEERS") != NULL;
-    if (common->magic != STANDIN_MAGIC || !is_seen || !join(common)) {
-        CUresult result = common->magic != STANDIN_MAGIC ? CUDA_ERROR_INVALID_HANDLE
-                          : is_seen                      ? CUDA_ERROR_MAP_FAILED
-                                                         : CUDA_ERROR_PEER_ACCESS_UNSUPPORTED;
+    bool is_it = common->magic == STANDIN_MAGIC && common->number == its->number;
+    if (!is_it || !is_seen || !join(common)) {
+        CUresult result = !is_it    ? CUDA_ERROR_INVALID_HANDLE
+                          : is_seen ? CUDA_ERROR_MAP_FAILED
+                                    : CUDA_ERROR_PEER_ACCESS_UNSUPPORTED;
         munmap(base, 2 * its->half + PAGE);
         return result;
     }
@@ -134,7 +137,7 @@ CUresult CUDAAPI cuIpcOpenMemHandle(CUdeviceptr *place, CUipcMemHandle handle, u
         return its.pid == getpid() ? CUDA_ERROR_INVALID_CONTEXT : CUDA_ERROR_INVALID_HANDLE;
     }
     block one = {
-        .device = standin_current()->device, .file_at = its.at, .access = (unsigned)its.pid};
+        .device = standin_current()->device, .number = its.number, .access = (unsigned)its.pid};
     if (standin_search(is_same, &one, &one) &&
         standin_change(one.base, BLOCK_OPENED, open_again, NULL)) {
         *place = (CUdeviceptr)(uintptr_t)one.base;
