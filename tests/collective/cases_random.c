@@ -298,6 +298,7 @@ static void check_work(scene *c, uint64_t *random)
                counts.n_waits == work.n_steps * (work.n_inside_waits + work.n_between_waits) &&
                    counts.inside_bytes_written == work.inside_bytes_written &&
                    counts.inside_bytes_read == read_by(c, &what, &work) &&
+                   counts.inside_bytes_read == work.inside_bytes_read &&
                    counts.between_bytes == work.between_bytes,
                "%s: %s %s of %llu: waits %llu, inside written %llu of %llu, read %llu of %llu, "
                "between %llu of %llu",
