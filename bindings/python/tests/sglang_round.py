@@ -2,19 +2,23 @@
 """A server of two workers, each with SGLang's own updater in a process of its own, and a trainer that
 updates it. Run by test_adapters_sglang.
 
-    python3 sglang_round.py FAMILY[/ep|/pp|/kept]|refusals|seconds
+    python3 sglang_round.py FAMILY[/ep|/pp|/kept]|refusals|lost|seconds
 
 With "/kept" something outside of the model looks into its embedding. "seconds" is no test: it says how
 long updates of a larger model take, with memory of workers that trainers write to and with other memory.
 """
 
 import base64
+import http.server
+import json
 import multiprocessing
 import os
 import pickle
+import signal
 import statistics
 import sys
 import tempfile
+import threading
 import time
 import types
 
@@ -24,6 +28,7 @@ import torch.distributed as dist
 
 import ferry
 from ferry import _ferry
+from ferry.adapters import _trainer, _updates
 from ferry.adapters.sglang import LOAD_FORMAT, FerryTrainer, FerryTrainerInitInfo, Server
 
 N = 2  # workers, and ranks of the trainer in a round
@@ -279,6 +284,115 @@ def error_of(function):
         return "%s: %s" % (type(error).__name__, error)
 
 
+# Trainers that are lost, each at another point, and the next one that comes.
+
+
+class Front(http.server.ThreadingHTTPServer):
+    """SGLang's HTTP before workers of pipes: one request at a time, in their order. A request that is
+    ``deadly`` is the last that its trainer makes: that is killed when all workers have it."""
+
+    def __init__(self, client):
+        super().__init__(("127.0.0.1", 0), Requests)
+        self.client, self.lock = client, threading.Lock()
+        self.deadly, self.victim = None, None
+        threading.Thread(target=self.serve_forever, daemon=True).start()
+
+    def answer(self, path, said):
+        from sglang.srt.managers.communicator import FanOutCommunicator
+
+        with self.lock:
+            for pipe in self.client.pipes:
+                pipe.send((path, said))
+            if self.victim is not None and (path, "weight_version" in said) == self.deadly:
+                self.kill()
+            return FanOutCommunicator.merge_results([pipe.recv() for pipe in self.client.pipes])
+
+    def kill(self):
+        os.kill(self.victim, signal.SIGKILL)
+        os.waitpid(self.victim, 0)
+        self.victim = None
+
+    def handle_error(self, request, address):
+        """An answer that nobody is there to take."""
+
+
+class Requests(http.server.BaseHTTPRequestHandler):
+    def do_POST(self):
+        said = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        is_done, message = self.server.answer(self.path[1:], said)
+        self.send_response(200 if is_done else 400)
+        self.end_headers()
+        self.wfile.write(json.dumps({"success": is_done, "message": message}).encode())
+
+    def log_message(self, *about):
+        pass
+
+
+def waits(*given):
+    """In place of what the trainer would do of itself until it is killed."""
+    time.sleep(SECONDS)
+    os._exit(1)
+
+
+def dies(*given):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+LOAD = "update_weights_from_tensor"
+POINTS = {  # a name: the deadly request, whether that is of an update, and what is done otherwise
+    "begin": (("begin_weight_update", False), {}),
+    "address": ((LOAD, False), {(_updates.StoreExchange, "all_gather"): waits}),
+    "meeting": (None, {(_updates.StoreExchange, "all_gather"): dies}),
+    "plan": (None, {(_updates.Link, "plan"): dies}),
+    "update": ((LOAD, True), {(_updates.Link, "run"): waits}),
+    "bytes": ((LOAD, True), {}),
+    "end": (None, {(_trainer, "_finish"): dies}),
+}
+
+
+def lost():
+    sglang.class_of("llama")
+    with tempfile.TemporaryDirectory() as folder:
+        versions = [sglang.save("llama", seed, folder) for seed in range(2)]
+        client = Client(folder, "llama", versions[0])
+        front = Front(client)
+        url = "http://127.0.0.1:%d" % front.server_port
+        for number, (name, (deadly, otherwise)) in enumerate(POINTS.items(), 1):
+            lose(front, url, versions[0], deadly, otherwise)
+            full, begin = versions[number % 2], time.perf_counter()
+            trainer = trainer_of(Server(url), full)
+            result = trainer.send_weights()
+            told = client.ask("compare", full)
+            print("lost in %s: version %d, of the server %s, wrong %s, in time: %s" % (
+                name, result.version, [version for _, version, _ in told], [wrong for wrong, _, _ in told],
+                time.perf_counter() - begin < SECONDS / 2), flush=True)
+            trainer.shutdown()
+        client.end()
+
+
+def lose(front, url, full, deadly, otherwise):
+    """A trainer lives until its deadly request, or until it dies of itself."""
+    here, there = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        os.read(here, 1)
+        for (owner, name), function in otherwise.items():
+            setattr(owner, name, function)
+        try:
+            trainer_of(Server(url), full).send_weights()
+            waits()
+        finally:
+            os._exit(1)
+    front.deadly, front.victim = deadly, pid
+    os.write(there, b"!")
+    os.close(here)
+    os.close(there)
+    if deadly is None:
+        front.victim = os.waitpid(pid, 0) and None
+    while front.victim is not None:
+        time.sleep(0.01)
+
+
 # What memory does to seconds.
 
 
@@ -312,4 +426,4 @@ def seconds(n_rounds=3, n_updates=7):
 
 
 if __name__ == "__main__":
-    {"refusals": refusals, "seconds": seconds}.get(sys.argv[1], lambda: round_of(sys.argv[1]))()
+    {"refusals": refusals, "lost": lost, "seconds": seconds}.get(sys.argv[1], lambda: round_of(sys.argv[1]))()

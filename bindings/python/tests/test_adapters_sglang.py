@@ -118,6 +118,19 @@ class SGLang(unittest.TestCase):
                 self.assertRegex(said, "(?m)^%s:? ?%s" % (what, sentence))
 
 
+    def test_lost_trainers(self):
+        """Each is killed at another point, and the next one meets and updates the same server, soon."""
+        said = self.run_with(HERE / "sglang_round.py", "lost")
+        found = re.findall(r"(?m)^lost in (\w+): version (\d+), of the server \[\['(\d+)'\], \['(\d+)'\]\], "
+                           r"wrong \[\[\], \[\]\], in time: True$", said)
+        self.assertEqual([one[0] for one in found], [
+            "begin", "address", "meeting", "plan", "update", "bytes", "end"], said[-6000:])
+        self.assertEqual([one[1:] for one in found], [(one[1],) * 3 for one in found])
+        versions = [int(one[1]) for one in found]
+        self.assertEqual(versions, sorted(set(versions)))
+        self.assertEqual(versions[:5] + [versions[6] - versions[5]], [1, 2, 3, 4, 5, 2])
+
+
 class Handler(http.server.BaseHTTPRequestHandler):
     """Answers as SGLang does, and keeps what it was asked."""
 

@@ -3,13 +3,15 @@
 
 import os
 import signal
+import socket
+import threading
 import unittest
 
 import support
 import torch
 
 import ferry
-from ferry.adapters._updates import Half, Link, StoreExchange, open_store
+from ferry.adapters._updates import Half, Link, StoreExchange, open_store, reach_store
 from ferry.adapters.torch import memory_of, side_of
 from ferry.adapters.vllm_engine import FerryTrainer, FerryTrainerInitInfo
 
@@ -285,6 +287,26 @@ class Settling(unittest.TestCase):
                 first.tell("x", "done")
 
         self.assertEqual((second.settle("x", 2, look=look), len(looks)), ("done", 3))
+
+    def test_a_store_that_is_closed_is_not_waited_for(self):
+        """It is refused, or closes while it is asked: a trainer that is killed closes it last of all."""
+        store = open_store("127.0.0.1", 0, True, SECONDS)
+        reached = reach_store("127.0.0.1", store.port, SECONDS)
+        reached.set("a", "b")
+        self.assertEqual((store.get("a"), reached.timeout.total_seconds()), (b"b", SECONDS))
+        listener = socket.create_server(("127.0.0.1", 0))
+        port = listener.getsockname()[1]
+
+        def close():
+            listener.accept()
+            listener.close()
+
+        thread = threading.Thread(target=close)
+        thread.start()
+        for _ in range(2):
+            with self.assertRaisesRegex(ferry.ExchangeFailed, "127.0.0.1:%d cannot be reached: .*refused" % port):
+                reach_store("127.0.0.1", port, 10 * support.HANG_SECONDS)
+        thread.join()
 
     def test_who_does_not_come_is_named(self):
         exchange = StoreExchange(torch.distributed.HashStore(), 1, 2, 0.01)

@@ -8,6 +8,7 @@ import contextlib
 import json
 import os
 import socket
+import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Callable, Dict, Iterator, List, NamedTuple, Optional
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from .._side import Side
 
 Tensors = List[Dict[str, Any]]
+_AT_ONCE = 5.0  # seconds of an attempt to reach a store
 
 
 class Half(NamedTuple):
@@ -128,6 +130,31 @@ def open_store(host: str, port: int, is_master: bool, seconds: float) -> Any:
             f"the store of the meeting at {host}:{port} cannot be "
             f"{'opened' if is_master else 'reached'}: {str(error).splitlines()[0]}"
         ) from error
+
+
+def reach_store(host: str, port: int, seconds: float) -> Any:
+    """The store of a trainer that has opened it and told of it. One that is closed again is not waited
+    for: its trainer is lost, and the next one wants who waits. torch itself would go on asking, so it
+    gets little time at once."""
+    from datetime import timedelta
+
+    end = time.monotonic() + seconds
+    while True:
+        try:
+            socket.create_connection((host, port), seconds).close()
+        except OSError as error:
+            raise ExchangeFailed(
+                f"the store of the meeting at {host}:{port} cannot be reached: {error}"
+            ) from error
+        left = max(0.0, end - time.monotonic())
+        try:
+            store = open_store(host, port, False, min(left, _AT_ONCE))
+        except ExchangeFailed:
+            if left <= _AT_ONCE:
+                raise
+        else:
+            store.set_timeout(timedelta(seconds=seconds))
+            return store
 
 
 def _met(exchange: Any, options: Dict[str, Any]) -> "World":

@@ -24,7 +24,7 @@ from .._errors import Error, InvalidInput, Misuse, Unsupported
 from ._base import quantization_of
 from ._loader import tensors_of, traced_loader
 from ._trainer import SECONDS, Trainer, TrainerInfo
-from ._updates import Half, Link, StoreExchange, Tensors, open_store
+from ._updates import Half, Link, StoreExchange, Tensors, reach_store
 
 __all__ = ["FerryTrainer", "FerryTrainerInitInfo", "Server", "load", "register"]
 
@@ -71,7 +71,7 @@ class _Worker:
                 f"worker {number} of a server of which the trainer says that it has "
                 f"{told.n_workers} workers: give their number as n_workers"
             )
-        store = open_store(told.host, told.port, False, told.seconds)
+        store = reach_store(told.host, told.port, told.seconds)
         size = told.n_trainers + told.n_workers
         exchange = StoreExchange(store, told.n_trainers + number, size, told.seconds)
         who = f"worker {number} of the server"

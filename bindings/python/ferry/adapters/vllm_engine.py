@@ -17,7 +17,7 @@ from .._errors import InvalidInput, Misuse, Unsupported
 from ._base import class_of, quantization_of
 from ._loader import tensors_of, traced_loader
 from ._trainer import SECONDS, Trainer, TrainerInfo
-from ._updates import Half, Link, StoreExchange, Tensors, open_store
+from ._updates import Half, Link, StoreExchange, Tensors, reach_store
 
 if TYPE_CHECKING:
     from .._side import Side
@@ -384,7 +384,7 @@ class FerryWeightTransferEngine(_Engine):  # type: ignore[misc]
                 f"worker {number} of a server of which the trainer says that it has "
                 f"{init_info.n_workers} workers: give their number as n_workers"
             )
-        store = open_store(init_info.host, init_info.port, False, init_info.seconds)
+        store = reach_store(init_info.host, init_info.port, init_info.seconds)
         size = init_info.n_trainers + init_info.n_workers
         exchange = StoreExchange(store, init_info.n_trainers + number, size, init_info.seconds)
         who = f"worker {number} of the server"
