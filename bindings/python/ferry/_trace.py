@@ -93,7 +93,8 @@ class Trace:
 
     @property
     def aliases(self) -> Dict[str, str]:
-        """Names of parameters that are another one, such as a tied head, and that one's name."""
+        """Names of parameters that are another one, such as a tied head, or of buffers that are a view
+        of one, and that one's name."""
         return dict(self._aliases)
 
     @property

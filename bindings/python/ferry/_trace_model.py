@@ -226,6 +226,7 @@ def _document(
     untouched: List[str] = []
     aliases: Dict[str, str] = {}
     seen: Dict[Any, str] = {}
+    written: Dict[str, Tuple[torch.Tensor, Optional[torch.Tensor]]] = {}
     for name, tensor in (*after.items(), *others.items()):
         own = tensor.detach()
         # Two that become one tensor of the checkpoint were, and stay, two.
@@ -233,12 +234,17 @@ def _document(
         if own.numel() and place in seen:
             aliases[name] = seen[place]
             continue
+        whole = _whole_of(own, before.get(name), written) if name in others else None
+        if whole is not None:
+            aliases[name] = whole
+            continue
         seen[place] = name
         entry = None
         if name in after or watch.is_of(own, given):  # else it is of the loader's own numbers
             entry = _parameter(watch, given, name, own, before.get(name))
         if entry is not None:
             found.append(entry)
+            written[name] = (own, before.get(name))
         elif name in after:
             untouched.append(name)
     return {
@@ -255,6 +261,30 @@ def _document(
         "aliases": aliases,
         "untouched": untouched,
     }
+
+
+def _whole_of(
+    tensor: torch.Tensor,
+    before: Optional[torch.Tensor],
+    written: Mapping[str, Tuple[torch.Tensor, Optional[torch.Tensor]]],
+) -> Optional[str]:
+    """The parameter that a buffer is a view of, now and before: what is written to that is in it."""
+    for name, (whole, whole_before) in written.items():
+        if before is None or whole_before is None:
+            continue
+        if _is_within(tensor, whole) and _is_within(before, whole_before):
+            return name
+    return None
+
+
+def _is_within(view: torch.Tensor, whole: torch.Tensor) -> bool:
+    """Whether a view has no byte that a tensor without gaps does not have."""
+    if key_of(view) != key_of(whole) or view.numel() == 0:
+        return False
+    first, start = (one.storage_offset() * one.element_size() for one in (view, whole))
+    reach = sum((n - 1) * stride for n, stride in zip(view.shape, view.stride())) + 1
+    end = start + whole.numel() * whole.element_size()
+    return start <= first and first + reach * view.element_size() <= end
 
 
 def place_of(tensor: torch.Tensor) -> Tuple[Any, ...]:

@@ -70,21 +70,21 @@ def wrong(model, family, config, full):
 
 class Onlookers:
     """What else looks into a model's parameters, as a server's other parts may: the objects under other
-    names, a buffer in the same memory, and, if something is kept, a view that the model does not know."""
+    names, a buffer that is a view, and, if something is kept, a view that the model does not know."""
 
     def __init__(self, model, is_kept):
         self.model = model
         self.objects = dict(model.named_parameters())
         self.first = next(iter(self.objects))
-        model.register_buffer("again", self.objects[self.first].data, persistent=False)
+        model.register_buffer("rows", self.objects[self.first].data[1:], persistent=False)
         table = model.model.embed_tokens.weight if is_kept else None
         self.kept = None if table is None else table.detach()[:2]
 
     def wrong(self):
         named = dict(self.model.named_parameters())
         found = [name for name, one in self.objects.items() if one is not named[name]]
-        if self.model.again.data_ptr() != named[self.first].data_ptr():
-            found.append("again")
+        if self.model.rows.data_ptr() != named[self.first].data[1:].data_ptr():
+            found.append("rows")
         if self.kept is not None and self.kept.data_ptr() != self.model.model.embed_tokens.weight.data_ptr():
             found.append("kept")
         return found

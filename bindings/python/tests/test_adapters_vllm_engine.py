@@ -64,8 +64,10 @@ class Vllm(unittest.TestCase):
         code, said = run(HERE / "vllm_models.py")
         self.assertEqual(code, 0, said[-6000:])
         found = re.findall(r"(?m)^([\w/]+) rank (\d) of (\d): wrong (.*)$", said)
-        self.assertEqual(len(found), 13 * 3 + 4 * 2 + 2 * 4, said[-6000:])
+        self.assertEqual(len(found), 17 * 3 + 4 * 2 + 2 * 4, said[-6000:])
         self.assertEqual({one[3] for one in found}, {"none"}, said[-6000:])
+        for kind in ("mamba2", "one_group", "falcon_h1"):
+            self.assertRegex(said, r'(?m)^%s: refused: parameter "\S+\.A" gets neg of "\S+\.A_log"' % kind)
 
     def test_models_that_vllm_has_loaded(self):
         """A worker's model, of each of two ranks, refit to another checkpoint: tensors and kernels are those

@@ -377,6 +377,33 @@ class Ways(Judge):
             torch._foreach_copy_([model.a, model.b], [tensor for _, tensor in pairs])
         self.both(self.holder(a=(3, 4), b=(3, 4)), {"x": (3, 4), "y": (3, 4)}, load)
 
+    def test_buffers_that_look_into_a_parameter(self):
+        """They have what it has. One that had memory of its own before gets its bytes by itself, and so
+        does one that has more than the parameter."""
+        def make():
+            model = self.holder(w=(4, 1, 6), v=(2, 3))()
+            model.register_buffer("flat", model.w.data.view(4, 6), persistent=False)
+            model.register_buffer("rows", model.w.data[1:3], persistent=False)
+            model.register_buffer("apart", torch.zeros(2, 3), persistent=False)
+            both = torch.zeros(8)
+            model.part = nn.Parameter(both[:5])
+            model.register_buffer("more", both[2:8], persistent=False)
+            return model
+
+        def load(model, pairs):
+            whole, few, part, more = (tensor for _, tensor in pairs)
+            model.w.data.copy_(whole)
+            model.v.data.copy_(few)
+            model.apart = model.v.data
+            model.part.data[:2].copy_(part)
+            model.more.copy_(more)
+
+        model = make()
+        trace = ferry.trace(model, {"w": ((4, 1, 6), "f32"), "v": ((2, 3), "f32"), "part": ((2,), "f32"),
+                                     "more": ((6,), "f32")}, lambda pairs: load(model, pairs))
+        self.assertEqual(trace.aliases, {"flat": "w", "rows": "w"})
+        self.assertEqual(sorted(trace.parameters), ["apart", "more", "part", "v", "w"])
+
     def test_buffers_that_are_not_saved(self):
         """Those that get a tensor of the checkpoint count, those that are reckoned do not."""
         def make():
