@@ -215,6 +215,69 @@ static ferry_status join_side(const fy_short_model *m, json_t *rules, json_t **s
     return FERRY_OK;
 }
 
+/* ---- what blocks are in the way of ---- */
+
+/* A lesser tp that all tensors can be cut by, or 1: of its divisors, the greatest one. */
+static uint32_t find_other_tp(const fy_short_model *model)
+{
+    uint32_t tp = model->mesh.size[FY_AXIS_TP];
+    uint32_t found = 1;
+    for (uint32_t by = 2; by <= tp / 2 && found == 1; by++) {
+        fy_short_model other = *model;
+        json_t *rules = NULL, *unknown = NULL;
+        if (tp % by != 0) {
+            continue;
+        }
+        other.mesh.size[FY_AXIS_TP] = other.facts.tp = tp / by;
+        if (fy_short_rules_make(&other, &rules, &unknown, NULL) == FERRY_OK) {
+            found = tp / by;
+        }
+        json_decref(rules);
+        json_decref(unknown);
+    }
+    return found;
+}
+
+/* What else than the blocks could be otherwise. */
+static const char *other_way(const fy_short_model *model, const fy_blocked *b)
+{
+    bool are_made = false; /* scales, on the way */
+    for (size_t i = 0; i < model->n_tensors; i++) {
+        are_made = are_made || model->tensors[i].has_scales;
+    }
+    if (b->is_turned || (are_made && b->leaves_out)) {
+        return "";
+    }
+    return are_made ? "leave it out of --quantize, "
+                    : "make values of codes on the way (--dequantize), ";
+}
+
+/* model: as it was before its rules were made. */
+static ferry_status fail_blocked(const fy_short_model *model, const fy_blocked *b,
+                                 ferry_error *error)
+{
+    uint32_t tp = find_other_tp(model);
+    char remedy[64] = "";
+    if (tp > 1) {
+        snprintf(remedy, sizeof remedy, "use tp=%u, which cuts between blocks, ", tp);
+    }
+    if (b->leaves_out) {
+        return fy_fail(error, FERRY_ERR_INVALID_INPUT,
+                       "%s: tp=%u would leave ranks without any of \"%s\": %llu elements in dim %u "
+                       "are %llu pieces of %llu for %llu parts, and a piece shares scales; %s%sor "
+                       "write a layout file",
+                       model->facts.source_name, model->facts.tp, b->tensor->name, (ull)b->extent,
+                       b->dim, (ull)fy_ceil_div(b->extent, b->block), (ull)b->block, (ull)b->parts,
+                       remedy, other_way(model, b));
+    }
+    return fy_fail(error, FERRY_ERR_INVALID_INPUT,
+                   "%s: tp=%u would cut \"%s\", %llu elements in dim %u, into %llu parts of %llu, "
+                   "inside blocks of %llu that share a scale; %s%sor write a layout file",
+                   model->facts.source_name, model->facts.tp, b->tensor->name, (ull)b->extent,
+                   b->dim, (ull)b->parts, (ull)(b->extent / b->parts), (ull)b->block, remedy,
+                   other_way(model, b));
+}
+
 ferry_status fy_short_form_make(const char *text, const fy_model_tensor *tensors, size_t n_tensors,
                                 const json_t *config, const char *source_name, json_t **side_out,
                                 json_t **replicated_out, ferry_error *error)
@@ -230,7 +293,11 @@ ferry_status fy_short_form_make(const char *text, const fy_model_tensor *tensors
                          .text_config = fy_config_of_text(config),
                          .tp = (uint32_t)fy_max(m.mesh.size[FY_AXIS_TP], 1),
                          .ep = (uint32_t)fy_max(m.mesh.size[FY_AXIS_EP], 1)};
+    fy_short_model before = m;
     ferry_status status = fy_short_rules_make(&m, &rules, &unknown, error);
+    if (m.blocked.tensor != NULL) {
+        return fail_blocked(&before, &m.blocked, error);
+    }
     FY_THEN(status, join_side(&m, rules, side_out, error));
     if (status == FERRY_OK && replicated_out != NULL) {
         *replicated_out = json_incref(unknown);

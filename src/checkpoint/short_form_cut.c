@@ -26,7 +26,8 @@ typedef struct cut {
     uint64_t extent; /* that the facts expect, 0: any */
     size_t n_blocks;
     block blocks[MAX_BLOCKS];
-    bool pair; /* two blocks, half the extent each */
+    bool pair;    /* two blocks, half the extent each */
+    bool is_even; /* all parts have as much, in whole blocks of scales */
 } cut;
 
 fy_param fy_param_of(const char *component)
@@ -161,12 +162,129 @@ static ferry_status wrong_extent(const fy_facts *facts, const fy_model_tensor *t
                    facts->source_name, tensor->name, (ull)tensor->shape[dim], dim, (ull)expected);
 }
 
+/* ---- between blocks that share a scale ---- */
+
+bool fy_short_is_block_scale(const fy_facts *facts, fy_param param, const fy_model_tensor *tensor)
+{
+    bool by_rows = tensor->n_dims == 1 || (tensor->n_dims == 2 && tensor->shape[1] == 1);
+    /* Of the second, config.json says of which blocks. */
+    return param == FY_PARAM_BLOCK_SCALE ||
+           (param == FY_PARAM_SCALE && tensor->n_dims == 2 && !by_rows && facts->tile > 1);
+}
+
+/* What is cut by itself along a dimension, each with its number of parts. */
+typedef struct runs {
+    size_t n;
+    block of[MAX_BLOCKS];
+} runs;
+
+static runs runs_of(const cut *c, uint64_t extent, uint64_t tp)
+{
+    runs r = {.n = c->n_blocks > 0 ? c->n_blocks : 1};
+    for (size_t i = 0; i < r.n; i++) {
+        block whole = {c->pair ? extent / 2 : extent, c->parts};
+        r.of[i] = c->n_blocks > 0 ? c->blocks[i] : whole;
+        r.of[i].parts = r.of[i].parts == 0 ? tp : r.of[i].parts;
+    }
+    return r;
+}
+
+static bool is_even(const runs *r, uint64_t unit)
+{
+    bool is = true;
+    for (size_t i = 0; i < r->n; i++) {
+        is = is && r->of[i].size % unit == 0 && r->of[i].size / unit % r->of[i].parts == 0;
+    }
+    return is;
+}
+
+/* The first run whose equal parts are no whole blocks, or NULL. */
+static const block *inside_block(const runs *r, uint64_t size)
+{
+    size_t i = 0;
+    while (i < r->n && r->of[i].size / r->of[i].parts % size == 0) {
+        i++;
+    }
+    return i < r->n ? &r->of[i] : NULL;
+}
+
+/* The first run of which the chunk rule in units leaves parts without any, or NULL. */
+static const block *with_empty_part(const runs *r, uint64_t unit)
+{
+    for (size_t i = 0; i < r->n; i++) {
+        uint64_t n_units = fy_ceil_div(r->of[i].size, unit);
+        uint64_t most = fy_ceil_div(n_units, r->of[i].parts);
+        if (most > 0 && fy_ceil_div(n_units, most) < r->of[i].parts) {
+            return &r->of[i];
+        }
+    }
+    return NULL;
+}
+
+static ferry_status refuse(const fy_model_tensor *tensor, const cut *c, const block *run,
+                           uint64_t size, fy_blocked *blocked_out)
+{
+    blocked_out->tensor = tensor;
+    blocked_out->dim = c->dim;
+    blocked_out->extent = run->size;
+    blocked_out->parts = run->parts;
+    blocked_out->block = size;
+    return FERRY_ERR_INVALID_INPUT;
+}
+
+/* Of experts in turns the last ranks may have fewer blocks, as engines have it, but some. */
+static ferry_status settle_turns(const fy_facts *facts, const fy_to_cut *t, const cut *c,
+                                 fy_blocked *blocked_out)
+{
+    runs r = runs_of(c, t->tensor->shape[c->dim], facts->tp);
+    bool is_down = t->way == FY_WAY_DOWN_BLOCKS;
+    block run = r.of[0];
+    run.size = is_down ? run.size * facts->inner_unit : run.size;
+    if (with_empty_part(&r, c->unit) == NULL || run.size / (is_down ? 1 : 2) < facts->tp) {
+        return FERRY_OK;
+    }
+    blocked_out->leaves_out = true;
+    blocked_out->is_turned = true;
+    return refuse(t->tensor, c, &run, is_down ? facts->inner_unit : c->unit, blocked_out);
+}
+
+/*
+ * What is cut evenly where no scales are shared is cut so where they are, or not at all: else some
+ * ranks would have more heads than others, or have all of them. What is cut unevenly anyway is cut
+ * between blocks, if no rank goes without.
+ */
+static ferry_status settle(const fy_facts *facts, const fy_to_cut *t, cut *c,
+                           fy_blocked *blocked_out)
+{
+    const fy_model_tensor *sized = t->codes == NULL ? t->tensor : t->codes;
+    cut plain;
+    if (sized->n_dims <= c->dim || (t->codes == NULL && facts->tile == 1)) {
+        return FERRY_OK;
+    }
+    cut_of(facts->plain, t->way, &plain);
+    runs r = runs_of(c, sized->shape[c->dim], facts->tp);
+    uint32_t first = sized->n_dims < 2 ? 0 : sized->n_dims - 2; /* of rows and columns */
+    uint64_t size = t->codes == NULL || c->dim < first ? 1 : facts->block[c->dim - first];
+    if (is_even(&r, plain.unit)) {
+        const block *inside = inside_block(&r, size);
+        c->is_even = inside == NULL;
+        c->unit = is_even(&r, c->unit) ? c->unit : plain.unit;
+        return inside == NULL ? FERRY_OK : refuse(sized, c, inside, size, blocked_out);
+    }
+    const block *empty = with_empty_part(&r, c->unit);
+    if (empty == NULL || with_empty_part(&r, plain.unit) != NULL) {
+        return FERRY_OK;
+    }
+    blocked_out->leaves_out = true;
+    return refuse(sized, c, empty, c->unit, blocked_out);
+}
+
 /* The weight's cut in blocks of scales. */
 static ferry_status scale_cut(const fy_facts *facts, const fy_model_tensor *tensor, cut *c,
                               ferry_error *error)
 {
     uint64_t size = facts->block[c->dim];
-    bool fits = c->unit % size == 0;
+    bool fits = c->is_even || c->unit % size == 0;
     for (size_t i = 0; i < c->n_blocks; i++) {
         fits = fits && c->blocks[i].size % size == 0;
         c->blocks[i].size /= size;
@@ -177,7 +295,7 @@ static ferry_status scale_cut(const fy_facts *facts, const fy_model_tensor *tens
                        "write a layout file",
                        facts->source_name, tensor->name, (ull)size);
     }
-    c->unit = c->unit / size;
+    c->unit = c->unit % size == 0 ? c->unit / size : 1;
     c->extent = fy_ceil_div(c->extent, size);
     return FERRY_OK;
 }
@@ -285,17 +403,16 @@ static json_t *experts_entry(uint64_t n_experts, uint64_t ep)
 
 /* ---- putting it together ---- */
 
-/* What the parameter makes of its weight's cut. *cut_inout is cut along its own dim. */
-static ferry_status adapt(const fy_facts *facts, fy_param param, const fy_model_tensor *tensor,
-                          cut *c, bool *whole_out, bool *known_out, ferry_error *error)
+/* What the parameter makes of its weight's cut, which is along its own dim. */
+static void adapt(const fy_facts *facts, const fy_to_cut *t, const cut *c, bool *whole_out,
+                  bool *known_out)
 {
+    const fy_model_tensor *tensor = t->tensor;
     bool by_rows = tensor->n_dims == 1 || (tensor->n_dims == 2 && tensor->shape[1] == 1);
-    if (param == FY_PARAM_SCALE && tensor->n_dims == 2 && !by_rows && facts->tile > 1) {
-        param = FY_PARAM_BLOCK_SCALE; /* config.json says of which blocks */
-    }
+    bool in_blocks = fy_short_is_block_scale(facts, t->param, tensor);
     *whole_out = false;
     *known_out = true;
-    switch (param) {
+    switch (in_blocks ? FY_PARAM_BLOCK_SCALE : t->param) {
     case FY_PARAM_BIAS:
         *whole_out = c->dim != 0;
         *known_out = tensor->n_dims == 1;
@@ -306,7 +423,7 @@ static ferry_status adapt(const fy_facts *facts, fy_param param, const fy_model_
         break;
     case FY_PARAM_BLOCK_SCALE:
         *known_out = tensor->n_dims == 2;
-        return *known_out ? scale_cut(facts, tensor, c, error) : FERRY_OK;
+        break;
     case FY_PARAM_OTHER:
         *known_out = false;
         break;
@@ -314,7 +431,6 @@ static ferry_status adapt(const fy_facts *facts, fy_param param, const fy_model_
     case FY_N_PARAMS:
         break;
     }
-    return FERRY_OK;
 }
 
 static ferry_status check_extent(const fy_facts *facts, const fy_model_tensor *tensor, const cut *c,
@@ -329,6 +445,13 @@ static ferry_status check_extent(const fy_facts *facts, const fy_model_tensor *t
     if (c->extent != 0 && extent != c->extent) {
         return wrong_extent(facts, tensor, c->dim, c->extent, error);
     }
+    return FERRY_OK;
+}
+
+static ferry_status check_halves(const fy_facts *facts, const fy_model_tensor *tensor, const cut *c,
+                                 ferry_error *error)
+{
+    uint64_t extent = tensor->shape[c->dim];
     bool halves = extent % 2 == 0 && extent / 2 % c->unit == 0;
     if (extent > INT64_MAX || (c->pair && !halves)) {
         return fy_fail(error, FERRY_ERR_INVALID_INPUT,
@@ -362,11 +485,32 @@ static ferry_status list_entries(const fy_facts *facts, const fy_model_tensor *t
     return FERRY_OK;
 }
 
-ferry_status fy_short_cut(const fy_facts *facts, fy_way way, fy_param param,
-                          const fy_model_tensor *tensor, json_t **shard_out, bool *known_out,
-                          ferry_error *error)
+/* The cut along tp, as it is for this very tensor. */
+static ferry_status fit_cut(const fy_facts *facts, const fy_to_cut *t, cut *c,
+                            fy_blocked *blocked_out, ferry_error *error)
+{
+    bool is_turned = t->way == FY_WAY_TURNS_ROWS || t->way == FY_WAY_DOWN_BLOCKS;
+    bool in_blocks = fy_short_is_block_scale(facts, t->param, t->tensor);
+    if (!in_blocks) {
+        FY_TRY(check_extent(facts, t->tensor, c, error));
+    }
+    if (is_turned && facts->has_inner_blocks) {
+        return settle_turns(facts, t, c, blocked_out);
+    }
+    FY_TRY(in_blocks && t->codes == NULL ? FERRY_OK : settle(facts, t, c, blocked_out));
+    if (in_blocks) {
+        FY_TRY(scale_cut(facts, t->tensor, c, error));
+        FY_TRY(check_extent(facts, t->tensor, c, error));
+    }
+    return check_halves(facts, t->tensor, c, error);
+}
+
+ferry_status fy_short_cut(const fy_facts *facts, const fy_to_cut *to_cut, json_t **shard_out,
+                          bool *known_out, fy_blocked *blocked_out, ferry_error *error)
 {
     cut c;
+    const fy_model_tensor *tensor = to_cut->tensor;
+    fy_way way = to_cut->way;
     bool by_ep = ways[way].stacked != 0 && facts->ep > 1 && tensor->n_dims >= ways[way].stacked &&
                  tensor->shape[0] <= INT64_MAX;
     bool is_cut = cut_of(facts, way, &c);
@@ -375,20 +519,17 @@ ferry_status fy_short_cut(const fy_facts *facts, fy_way way, fy_param param,
     *known_out = way != FY_WAY_UNKNOWN;
     *shard_out = NULL;
     bool single = tensor->n_dims == 0 || (tensor->n_dims == 1 && tensor->shape[0] == 1);
-    if ((!is_cut && !by_ep) || (single && param != FY_PARAM_WEIGHT)) {
+    if ((!is_cut && !by_ep) || (single && to_cut->param != FY_PARAM_WEIGHT)) {
         return FERRY_OK;
     }
     if (c.unit == 0 && by_tp) { /* a bias without its weight */
         *known_out = false;
         return FERRY_OK;
     }
-    ferry_status status = adapt(facts, param, tensor, &c, &whole, known_out, error);
-    if (status != FERRY_OK || whole || !*known_out) {
-        return status;
+    adapt(facts, to_cut, &c, &whole, known_out);
+    if (whole || !*known_out) {
+        return FERRY_OK;
     }
-    if (by_tp) {
-        status = check_extent(facts, tensor, &c, error);
-    }
-    return status != FERRY_OK ? status
-                              : list_entries(facts, tensor, &c, by_ep, by_tp, shard_out, error);
+    FY_TRY(by_tp ? fit_cut(facts, to_cut, &c, blocked_out, error) : FERRY_OK);
+    return list_entries(facts, tensor, &c, by_ep, by_tp, shard_out, error);
 }

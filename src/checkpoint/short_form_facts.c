@@ -115,7 +115,8 @@ static ferry_status gather_blocks(fy_facts *facts, ferry_error *error)
                            "from 1 to %d",
                            facts->source_name, MAX_SCALE_BLOCK);
         }
-        facts->block[i] = (uint64_t)number;
+        bool counts = (facts->has_scales || facts->may_have_some) && !facts->is_plain;
+        facts->block[i] = counts ? (uint64_t)number : 1;
     }
     facts->tile = least_multiple(facts->block[0], facts->block[1]);
     return FERRY_OK;
@@ -208,13 +209,6 @@ static ferry_status cut_shared_heads(fy_facts *facts, const heads *h, uint64_t n
         return fy_fail(error, FERRY_ERR_INVALID_INPUT,
                        "%s: tp=%llu exceeds the %llu KV heads and does not divide the %llu heads",
                        facts->source_name, (ull)tp, (ull)n_kv, (ull)n_q);
-    }
-    if (h->size % facts->block[0] != 0 || n_q / tp * h->size % facts->block[1] != 0) {
-        return fy_fail(error, FERRY_ERR_INVALID_INPUT,
-                       "%s: tp=%llu cuts heads of %llu inside blocks of %llu x %llu that share a "
-                       "scale",
-                       facts->source_name, (ull)tp, (ull)h->size, (ull)facts->block[0],
-                       (ull)facts->block[1]);
     }
     facts->kv_parts = n_kv;
     facts->kv_unit = h->size;
@@ -449,7 +443,8 @@ static ferry_status gather_turns(fy_facts *facts, const fy_model_tensor *const *
     const fy_model_tensor *rows = samples[FY_WAY_TURNS_ROWS];
     const fy_model_tensor *turns = samples[FY_WAY_STACKED_TURNS];
     bool in_blocks = samples[FY_WAY_DOWN_BLOCKS] != NULL;
-    facts->inner_unit = in_blocks ? MX_BLOCK : facts->tile;
+    facts->has_inner_blocks = in_blocks;
+    facts->inner_unit = in_blocks && !facts->is_plain ? MX_BLOCK : facts->tile;
     facts->turns_unit = 2 * facts->inner_unit;
     if (rows == NULL && turns == NULL) {
         return FERRY_OK;

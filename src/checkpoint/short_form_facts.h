@@ -27,9 +27,12 @@ typedef struct fy_facts {
     const json_t *text_config; /* nested in it, NULL: none */
     uint32_t tp;
     uint32_t ep;
-    bool has_scales;   /* there are scales of blocks (weight_scale_inv) */
-    uint64_t block[2]; /* rows and columns that share a scale; 1: none */
-    uint64_t tile;     /* a multiple of both */
+    bool has_scales;    /* there are scales of blocks (weight_scale_inv) */
+    bool may_have_some; /* the same of other names (weight_scale), where config.json has blocks */
+    const struct fy_facts *plain; /* the same model, as if nothing shared a scale */
+    bool is_plain;                /* these are */
+    uint64_t block[2];            /* rows and columns that share a scale; 1: none */
+    uint64_t tile;                /* a multiple of both */
 
     /* Attention. kv_parts: the KV heads where tp exceeds them, else 0. */
     uint64_t q_rows;
@@ -63,11 +66,12 @@ typedef struct fy_facts {
     uint64_t turns_unit;     /* the same where gate and up take turns: rows of both */
     uint64_t turns_rows;     /* of gate and up; 0: they do not take turns */
     uint64_t inner_blocks;   /* that columns of down are, where its codes have scales of blocks */
+    bool has_inner_blocks;   /* they have, as MXFP4 */
 } fy_facts;
 
 /*
  * samples: of each way, the first weight that goes it, or NULL. The caller has filled the facts
- * down to has_scales.
+ * down to is_plain.
  */
 ferry_status fy_facts_gather(fy_facts *facts, const fy_model_tensor *const *samples,
                              ferry_error *error);

@@ -10,6 +10,10 @@
 #include "base/alloc.h"
 #include "base/checked.h"
 #include "base/glob.h"
+#include "base/hash.h"
+#include "base/index.h"
+
+#include <ferry/limits.h>
 
 #include <stdio.h>
 #include <string.h>
@@ -29,6 +33,7 @@ typedef struct entry {
     json_t *rules[FY_N_PARAMS]; /* NULL: not yet */
     const fy_model_tensor *first[FY_N_PARAMS];
     bool known[FY_N_PARAMS];
+    bool in_blocks[FY_N_PARAMS]; /* one of the first one's shape was cut between blocks */
 } entry;
 
 typedef struct maker {
@@ -37,6 +42,8 @@ typedef struct maker {
     size_t n_entries;
     uint16_t *rows; /* of each tensor its entry, or NO_ROW */
     const fy_model_tensor *samples[FY_N_WAYS];
+    fy_facts plain;    /* without blocks */
+    fy_index names;    /* of tensors, where there are blocks */
     json_t *own_rules; /* of single tensors */
     json_t *unknown;
 } maker;
@@ -194,7 +201,57 @@ static void sort_tensors(maker *m)
         if (row->way != FY_WAY_WHOLE && (is_scale || t->has_scales)) {
             m->model->facts.has_scales = true;
         }
+        if (row->way != FY_WAY_WHOLE && !row->raw && param == FY_PARAM_SCALE) {
+            m->model->facts.may_have_some = true;
+        }
     }
+}
+
+/* ---- codes and their scales ---- */
+
+static ferry_status index_names(maker *m, ferry_error *error)
+{
+    for (size_t i = 0; i < m->model->n_tensors && m->model->facts.tile > 1; i++) {
+        const char *name = m->model->tensors[i].name;
+        if (!fy_index_insert(&m->names, fy_hash64(name, strlen(name)), (uint32_t)i)) {
+            return fy_fail_no_memory(error, "the names of a short form");
+        }
+    }
+    return FERRY_OK;
+}
+
+static const fy_model_tensor *find_tensor(const maker *m, const char *name)
+{
+    fy_index_cursor c = fy_index_first(&m->names, fy_hash64(name, strlen(name)));
+    while (c.value != FY_INDEX_NONE && strcmp(m->model->tensors[c.value].name, name) != 0) {
+        fy_index_next(&m->names, &c);
+    }
+    return c.value == FY_INDEX_NONE ? NULL : &m->model->tensors[c.value];
+}
+
+/* What a tensor is the scales of, by its name. */
+static const fy_model_tensor *scaled_by(const maker *m, const fy_model_tensor *scales,
+                                        fy_param param)
+{
+    char name[FERRY_NAME_BYTES];
+    const char *suffix = param == FY_PARAM_BLOCK_SCALE ? "_scale_inv" : "_scale";
+    int n = snprintf(name, sizeof name, "%.*s", (int)(strlen(scales->name) - strlen(suffix)),
+                     scales->name);
+    return n >= 0 && (size_t)n < sizeof name ? find_tensor(m, name) : NULL;
+}
+
+/* Of a weight that has its scales in a tensor beside it, that says what blocks are in the way of.
+ */
+static const fy_model_tensor *codes_of(const maker *m, const fy_model_tensor *tensor,
+                                       fy_param param)
+{
+    if (m->model->facts.tile <= 1 || tensor->n_dims < 2) {
+        return NULL;
+    }
+    if (fy_short_is_block_scale(&m->model->facts, param, tensor)) {
+        return scaled_by(m, tensor, param);
+    }
+    return param == FY_PARAM_WEIGHT && tensor->has_scales ? tensor : NULL;
 }
 
 /* ---- rules ---- */
@@ -284,11 +341,16 @@ static ferry_status rule_tensor(maker *m, size_t i, ferry_error *error)
     entry *e = &m->entries[m->rows[i]];
     fy_param param = split_name(tensor->name, strlen(tensor->name), &module);
     size_t slot = e->row->raw ? FY_PARAM_WEIGHT : param;
-    if (e->first[slot] != NULL && same_shape(e->first[slot], tensor) && e->known[slot]) {
+    fy_to_cut to_cut = {.way = e->row->way,
+                        .param = (fy_param)slot,
+                        .tensor = tensor,
+                        .codes = codes_of(m, tensor, (fy_param)slot)};
+    bool is_alike = e->first[slot] != NULL && same_shape(e->first[slot], tensor);
+    if (is_alike && e->known[slot] && (to_cut.codes == NULL || e->in_blocks[slot])) {
         return FERRY_OK;
     }
     ferry_status status =
-        fy_short_cut(&m->model->facts, e->row->way, (fy_param)slot, tensor, &shard, &known, error);
+        fy_short_cut(&m->model->facts, &to_cut, &shard, &known, &m->model->blocked, error);
     if (status == FERRY_OK && !known) {
         status = note_unknown(m, tensor->name, error);
     }
@@ -301,6 +363,9 @@ static ferry_status rule_tensor(maker *m, size_t i, ferry_error *error)
         const json_t *had = json_object_get(e->rules[slot], "shard");
         bool same = had == NULL || shard == NULL ? had == shard : json_equal(had, shard);
         status = same ? status : add_own_rule(m, tensor, e->zone, shard, error);
+    }
+    if (status == FERRY_OK && to_cut.codes != NULL && same_shape(e->first[slot], tensor)) {
+        e->in_blocks[slot] = true;
     }
     json_decref(shard);
     return status;
@@ -346,7 +411,12 @@ static json_t *join_rules(maker *m)
 
 static ferry_status make_rules(maker *m, ferry_error *error)
 {
+    m->plain = m->model->facts;
+    m->plain.is_plain = true;
     ferry_status status = fy_facts_gather(&m->model->facts, m->samples, error);
+    FY_THEN(status, fy_facts_gather(&m->plain, m->samples, error));
+    FY_THEN(status, index_names(m, error));
+    m->model->facts.plain = &m->plain;
     m->own_rules = json_array();
     m->unknown = json_array();
     if (status == FERRY_OK && (m->own_rules == NULL || m->unknown == NULL)) {
@@ -367,6 +437,8 @@ static void cleanup(maker *m)
     }
     fy_free(m->entries);
     fy_free(m->rows);
+    fy_index_cleanup(&m->names);
+    m->model->facts.plain = NULL;
     json_decref(m->own_rules);
     json_decref(m->unknown);
 }

@@ -204,7 +204,7 @@ def rows():
                 "tp=8,ep=4", "ep=6", "pp=2,tp=2"]
     yield "gpt-oss-20b", models.gpt_oss, ["tp=2", "tp=4,pp=3", "tp=8,ep=4", "ep=5", "tp=16"]
     yield "gpt-oss-20b mxfp4", lambda: models.gpt_oss(packed=True), [
-        "tp=1,ep=3", "tp=2", "tp=4,ep=2", "tp=8,pp=5", "tp=64"]  # 90 blocks: 4 ranks have 23, 23, 23, 21
+        "tp=1,ep=3", "tp=2", "tp=4,ep=2", "tp=8,pp=5"]  # 90 blocks: 4 ranks have 23, 23, 23, 21
     yield "gpt-oss-120b mxfp4", lambda: models.gpt_oss(packed=True, layers=36, experts=128), [
         "tp=8,ep=16,pp=2"]
     yield "gpt-oss, odd", lambda: models.gpt_oss(False, 50, 12, 3, 6, 37, 5, 7, 101), [
@@ -287,6 +287,18 @@ def bad_turns():
     yield "turned", reshaped(small, "gate_up_proj", 4, 192, 64), "tp=2", "gate_up_proj stacked"
 
 
+def bad_blocks():
+    """Parts that would begin inside blocks that share a scale, and ranks that would go without."""
+    oss = lambda: models.gpt_oss(packed=True, layers=1)  # noqa: E731
+    for tp in (16, 32, 64):
+        yield "blocks of gpt-oss, tp=%d" % tp, oss, "tp=%d" % tp, "gate_up_proj_blocks 5760 64 tp=8, layout"
+    deepseek = lambda heads, inner: models.deepseek(  # noqa: E731
+        "DeepseekV3ForCausalLM", 512, heads, 256, 1, inner, 1024, 4, 1, 2, 1000, fp8=True)
+    yield "heads in blocks", lambda: deepseek(8, 1024), "tp=8", "q_b_proj 1536 192 128 tp=4, --dequantize"
+    yield "rows in blocks", lambda: deepseek(16, 768), "tp=4", "gate_proj 768 192 128 tp=2, --dequantize"
+    yield "too few blocks", lambda: deepseek(8, 642), "tp=4", "without gate_proj 642 128"
+
+
 def bad_rows():
     """(name, model, text, words of the sentence)."""
     llama = lambda: models.llama("LlamaForCausalLM", 4096, 32, 8, 14336, 2, 1000)  # noqa: E731
@@ -310,6 +322,7 @@ def bad_rows():
     yield "a text", changed(llama, num_attention_heads="32"), "tp=2", "num_attention_heads"
     yield "below zero", changed(llama, num_hidden_layers=-1), "pp=2", "num_hidden_layers"
     yield from bad_turns()
+    yield from bad_blocks()
     yield "unknown", changed(llama, architectures=["OPTForCausalLM"]), "tp=2", "OPT layout file"
     yield "unknown type", changed(llama, architectures=None, model_type="opt"), "tp=2", "opt layout"
 

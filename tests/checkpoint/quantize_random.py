@@ -10,6 +10,7 @@ whatever the layouts on both sides, the threads and the memory cap.
 
 import json
 import math
+import re
 import struct
 import subprocess
 import sys
@@ -450,7 +451,7 @@ def check_inside(ferry, definitions, folder, rng):
 def check_short_form(ferry, definitions, folder, rng):
     """Built-in rules cut weights between blocks, and scales where their weights are."""
     model, form = models.Model(), Format(rng.choice(["f8e4m3:4x8", "f8e4m3:8x4:e8m0", "mxfp8"]))
-    n_layers, hidden, inner, head = 4, 64, 32 * rng.randint(4, 7), 8
+    n_layers, hidden, inner, head = 4, 64, 64 * rng.randint(2, 4), 8
     config = {"architectures": ["LlamaForCausalLM"], "num_hidden_layers": n_layers,
               "hidden_size": hidden, "intermediate_size": inner, "num_attention_heads": 8,
               "num_key_value_heads": 8, "head_dim": head}
@@ -479,6 +480,93 @@ def check_short_form(ferry, definitions, folder, rng):
     ferry.reshard(folder / "cut", "tp=4", folder / "values", "--dequantize")
     done = ferry.verify(folder / "codes", folder / "values", "--dequantize")
     must(done.code == 0, str(done))
+
+
+class Parts:
+    """A model with some weights to be quantized, and what tp should make of each: lengths, or no."""
+
+    def __init__(self, rng):
+        self.block, self.tp = rng.choice([(4, 8), (8, 4), (8, 8), (16, 16), (3, 3)]), rng.choice([2, 3, 4, 6, 8])
+        kv = rng.choice([n for n in (1, 2, 3, 4, 6, 8, 12) if n % self.tp == 0 or self.tp % n == 0])
+        heads, size = math.lcm(kv, self.tp) * rng.choice([1, 2]), rng.choice([2, 4, 8, 16])
+        self.inner, self.hidden = rng.choice([4, 1, self.tp, 8 * self.tp]) * rng.randint(8, 40), 32
+        self.config = {"architectures": ["LlamaForCausalLM"], "num_hidden_layers": 2,
+                       "hidden_size": self.hidden, "intermediate_size": self.inner, "head_dim": size,
+                       "num_attention_heads": heads, "num_key_value_heads": kv}
+        shared = min(kv, self.tp)
+        self.cuts = {  # the dimension that is cut, its extent, and how many parts there are
+            "self_attn.q_proj": (0, heads * size, self.tp), "self_attn.k_proj": (0, kv * size, shared),
+            "self_attn.v_proj": (0, kv * size, shared), "self_attn.o_proj": (1, heads * size, self.tp),
+            "mlp.gate_proj": (0, self.inner, self.tp), "mlp.up_proj": (0, self.inner, self.tp),
+            "mlp.down_proj": (1, self.inner, self.tp)}
+        self.coded = {layer: set(rng.sample(sorted(self.cuts), rng.randint(layer == 1, 7)))
+                      for layer in (0, 1)}
+
+    def lengths(self, layer, module):
+        """Of each part; None: it must be refused."""
+        dim, extent, parts = self.cuts[module]
+        if extent % parts == 0:
+            bad = module in self.coded[layer] and extent // parts % self.block[dim]
+            return None if bad else [extent // parts] * parts
+        unit = math.lcm(*self.block)  # rows of one matrix are columns of another
+        cut = [min(extent, -(-(-(-extent // unit)) // parts) * unit * p) for p in range(parts + 1)]
+        plain = -(-extent // parts) * (parts - 1) < extent
+        made = [end - begin for begin, end in zip(cut, cut[1:])]
+        return None if plain and 0 in made else made
+
+    def tensors(self, rng):
+        for layer in (0, 1):
+            at = "model.layers.%d." % layer
+            yield at + "input_layernorm.weight", [self.hidden]
+            for module, (dim, extent, _) in self.cuts.items():
+                yield at + module + ".weight", [extent, self.hidden] if dim == 0 else [self.hidden, extent]
+        for name in ("model.embed_tokens.weight", "lm_head.weight", "model.norm.weight"):
+            yield name, [16, self.hidden][name == "model.norm.weight":]
+
+
+def check_even_parts(ferry, folder, rng):
+    """No rank has less than others because of blocks alone: that is refused, by a sentence that
+    helps. Where weights have scales already, the same."""
+    p = Parts(rng)
+    model = models.Model()
+    for name, shape in p.tensors(rng):
+        model.add(name, "BF16", shape, gauss(rng, "BF16", math.prod(shape)))
+    store.write_logical(rng, folder / "source", list(model.tensors.values()), {}, 1,
+                        {"config.json": json.dumps(p.config).encode()})
+    coded = sorted("model.layers.%d.%s.weight" % (layer, module)
+                   for layer in (0, 1) for module in p.coded[layer])
+    options = ["--quantize", "f8e4m3:%dx%d=" % p.block + ",".join(coded)]
+    if rng.random() < 0.5:
+        ferry.reshard(folder / "source", "hf", folder / "codes", *options)
+        source, options = folder / "codes", []
+    else:
+        source = folder / "source"
+    expected = {"model.layers.%d.%s.weight" % (layer, module): p.lengths(layer, module)
+                for layer in (0, 1) for module in p.cuts}
+    if None in expected.values():
+        done = ferry.call("reshard", source, "--to", "tp=%d" % p.tp, "--out", folder / "cut", *options)
+        require_sentence(done, "tp=%d" % p.tp, "layout file", "scale")
+        named = re.search('"([^"]*)"', done.error).group(1)
+        must(named in expected and expected[named] is None, "%s names %s" % (done, named))
+        for other in re.findall(r"use tp=(\d+)", done.error):
+            ferry.reshard(source, "tp=" + other, folder / "other", *options)
+        must(("--dequantize" in done.error) == (not options), str(done))
+        if not options:
+            ferry.reshard(source, "tp=%d" % p.tp, folder / "values", "--dequantize")
+        return
+    ferry.reshard(source, "tp=%d" % p.tp, folder / "cut", *options)
+    found = store.read_sharded(folder / "cut")
+    for rank in range(p.tp):
+        for name, lengths in expected.items():
+            dim = p.cuts[name.split(".", 3)[3][:-len(".weight")]][0]
+            length = lengths[rank * len(lengths) // p.tp]
+            shape = found.files[rank].by_name[name].shape
+            must(shape[dim] == length and shape[1 - dim] == p.hidden,
+                 "rank %d has %s of %s, not %d" % (rank, shape, name, length))
+            if name in coded:
+                scales = found.files[rank].by_name[name + "_scale_inv"].shape
+                must(list(scales) == [-(-n // b) for n, b in zip(shape, p.block)],
+                     "rank %d has scales %s of %s of %s" % (rank, scales, shape, name))
 
 
 # ---- what is refused -----------------------------------------------------------------------------
@@ -757,6 +845,8 @@ def main():
               for seed in seeds[::20] for text in WIDE]
     cases += [("short form", lambda folder, rng: check_short_form(ferry, definitions, folder, rng),
                seed) for seed in seeds[::5]]
+    cases += [("even parts", lambda folder, rng: check_even_parts(ferry, folder, rng), seed)
+              for seed in seeds]
     cases.append(("inside", lambda folder, rng: check_inside(ferry, definitions, folder, rng), 0))
     cases += [("refused: " + row[0],
                lambda folder, rng, row=row: check_refused(ferry, folder, rng, row), 0)

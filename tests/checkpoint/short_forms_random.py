@@ -186,7 +186,10 @@ def gpt_oss(built):
     hidden, _, vocab, n_layers = sizes(built)
     heads, kv, size = draw_heads(rng, built.tp)
     packed = rng.random() < 0.5
-    inner = 32 * rng.randint(1, 5) if packed else rng.randint(1, 19)  # uneven over tp, too
+    inner = rng.randint(1, 19)  # uneven over tp, too
+    if packed:  # and so are blocks, but every rank has some: else it is refused
+        inner = 32 * rng.choice([n for n in range(1, 18)
+                                 if n % built.tp == 0 or -(-n // -(-n // built.tp)) == built.tp])
     experts = built.axes.get("ep", 1) + rng.randint(0, 4)
     built.config = {"architectures": ["GptOssForCausalLM"], "model_type": "gpt_oss",
                     "num_attention_heads": heads, "num_key_value_heads": kv, "head_dim": size,

@@ -426,7 +426,7 @@ static void test_scales_of_heads(void **state)
     add_in_layer(s, 0, "self_attn.o_proj.weight_scale_inv", 2, 6);
     set_config(s, "{'model_type': 'llama', 'head_dim': 64, 'quantization_config':"
                   " {'weight_block_size': [128, 128]}}");
-    make_well(s, "tp=2");
+    make_well(s, "tp=3");
     check_shard(s, "model.layers.*.self_attn.q_proj.weight",
                 "[{'dim': 0, 'axis': 'tp', 'unit': 256}]");
     check_shard(s, "model.layers.*.self_attn.q_proj.weight_scale_inv",
@@ -439,9 +439,11 @@ static void test_scales_of_heads(void **state)
                 "[{'dim': 1, 'axis': 'tp', 'unit': 2}]");
     check_accepted(s);
     s->shapes[1][0] = 7;
-    check_status("scale", FERRY_ERR_INVALID_INPUT, make(s, "tp=2"), &s->error);
+    check_status("scale", FERRY_ERR_INVALID_INPUT, make(s, "tp=3"), &s->error);
     check_says("scale", "weight_scale_inv\" has 7", &s->error);
     s->shapes[1][0] = 6;
+    check_status("heads", FERRY_ERR_INVALID_INPUT, make(s, "tp=2"), &s->error);
+    check_says("heads", "k_proj.weight\", 384 elements in dim 0, into 2 parts of 192", &s->error);
     check_status("shared", FERRY_ERR_INVALID_INPUT, make(s, "tp=12"), &s->error);
     check_says("shared", "share a scale", &s->error);
     free_scene(s);
