@@ -275,11 +275,12 @@ typedef struct ferry_reshard_totals {
     uint64_t other_bytes; /* of those that are copied */
     size_t n_quantized;   /* tensors that become codes */
     size_t n_dequantized; /* codes that become values */
+    size_t n_left_out;    /* tensors of the source that the names of the result leave out */
 } ferry_reshard_totals;
 
 #define FERRY_RESHARD_TOTALS_INIT                                                                  \
     {                                                                                              \
-        sizeof(ferry_reshard_totals), false, 0, 0, 0, 0, 0, 0, 0, 0, 0                             \
+        sizeof(ferry_reshard_totals), false, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0                          \
     }
 
 /* What a run would read and write. */
@@ -335,6 +336,12 @@ FERRY_API ferry_status ferry_reshard_change_at(const ferry_reshard *reshard, siz
                                                ferry_error *error);
 /* The name of a tensor that no built-in rule knows; NULL behind the last. */
 FERRY_API const char *ferry_reshard_replicated_at(const ferry_reshard *reshard, size_t index);
+/*
+ * The name of a tensor that is not in the result because the naming that was asked for leaves it
+ * out, and why, a phrase (why_out may be NULL); NULL behind the last.
+ */
+FERRY_API const char *ferry_reshard_left_out_at(const ferry_reshard *reshard, size_t index,
+                                                const char **why_out);
 
 /*
  * How long writing to a folder beside path would take, from a short try of its file system that

@@ -89,6 +89,15 @@ FERRY_API ferry_status ferry_names_check_seen(ferry_names *names, const char *na
                                               ferry_error *error);
 
 /*
+ * A tensor of one naming of which another has nothing, or not all: maps to that leave it out, such
+ * as those to vLLM the layers that predict further tokens. By number; *tensor_out is NULL behind
+ * the last. It lives as long as the names.
+ */
+FERRY_API ferry_status ferry_names_left_out_at(ferry_names *names, const char *from, const char *to,
+                                               size_t index, const char **tensor_out,
+                                               ferry_error *error);
+
+/*
  * How the tensors of one naming are made of those of another. FERRY_ERR_UNSUPPORTED where a tensor
  * is transposed, which a map cannot say: a side can.
  */

@@ -528,6 +528,33 @@ static const char *name_at(const void *context, size_t i)
     return ((const making *)context)->spec->tensors[i].name;
 }
 
+/* Codes of other tensors' names than those with scales beside them: of GPT-OSS, as MXFP4. */
+static const char *find_other_codes(const making *m)
+{
+    for (uint32_t t = 0; t < m->n_weights; t++) {
+        const char *name = m->spec->tensors[t].name;
+        size_t length = strlen(name), n = strlen("_blocks");
+        if (m->spec->tensors[t].dtype.kind == FERRY_U8 && length > n &&
+            strcmp(name + length - n, "_blocks") == 0) {
+            return name;
+        }
+    }
+    return NULL;
+}
+
+static ferry_status fail_none(const making *m, const char *what, bool takes_codes,
+                              ferry_error *error)
+{
+    const char *other = takes_codes ? find_other_codes(m) : NULL;
+    return other == NULL
+               ? fy_fail(error, FERRY_ERR_INVALID_INPUT, "%s: no tensor to be %s is there",
+                         m->from->path, what)
+               : fy_fail(error, FERRY_ERR_UNSUPPORTED,
+                         "%s: no tensor to be %s is there; \"%s\" is of codes in another form "
+                         "(MXFP4, with scales for blocks of 32), which ferry makes no values of",
+                         m->from->path, what, other);
+}
+
 /* A choice that means nothing is a mistake. */
 static ferry_status check_meant(const making *m, const fy_block_choice *choice, fy_subset *set,
                                 fy_change_kind kind, ferry_error *error)
@@ -543,8 +570,7 @@ static ferry_status check_meant(const making *m, const fy_block_choice *choice, 
         return FERRY_OK;
     }
     if (choice->patterns == NULL) {
-        return fy_fail(error, FERRY_ERR_INVALID_INPUT, "%s: no tensor to be %s is there",
-                       m->from->path, what);
+        return fail_none(m, what, kind == FY_DEQUANTIZED, error);
     }
     int length = unused == NULL || unused->length > 200 ? 200 : (int)unused->length;
     return fy_fail(error, FERRY_ERR_INVALID_INPUT,

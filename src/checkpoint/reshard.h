@@ -76,6 +76,7 @@ struct ferry_reshard {
     bool *wants_parameter; /* [its parameters] by the subset */
     fy_maker_room maker_room;
     json_t *replicated; /* names that no built-in rule knows, or NULL */
+    json_t *left_out;   /* pairs of a name that the naming leaves out, and why; or NULL */
     fy_layout_job job;
     fy_layout_job whole; /* to one rank that has everything: where changes read scales */
     bool has_whole;

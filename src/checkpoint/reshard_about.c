@@ -65,6 +65,16 @@ const char *ferry_reshard_replicated_at(const ferry_reshard *reshard, size_t ind
     return reshard == NULL ? NULL : json_string_value(json_array_get(reshard->replicated, index));
 }
 
+const char *ferry_reshard_left_out_at(const ferry_reshard *reshard, size_t index,
+                                      const char **why_out)
+{
+    const json_t *pair = reshard == NULL ? NULL : json_array_get(reshard->left_out, index);
+    if (pair != NULL && why_out != NULL) {
+        *why_out = json_string_value(json_array_get(pair, 1));
+    }
+    return json_string_value(json_array_get(pair, 0));
+}
+
 ferry_status ferry_reshard_change_at(const ferry_reshard *reshard, size_t index,
                                      ferry_reshard_change *change_out, ferry_error *error)
 {

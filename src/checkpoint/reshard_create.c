@@ -721,6 +721,7 @@ static ferry_status make_from(ferry_reshard *c, const config_text *text, const c
         }
         c->totals.is_sharded = c->is_sharded;
         c->totals.n_replicated = json_array_size(c->replicated);
+        c->totals.n_left_out = json_array_size(c->left_out);
     }
     return status;
 }
@@ -782,6 +783,7 @@ void ferry_reshard_destroy(ferry_reshard *c)
     json_decref(c->side);
     json_decref(c->tensors);
     json_decref(c->replicated);
+    json_decref(c->left_out);
     fy_arena_cleanup(&c->arena);
     fy_free(c->config);
     fy_free(c->quantization);

@@ -2,6 +2,7 @@
 /* A reshard to another naming: the list of its tensors, with what they are made of. */
 #include "checkpoint/reshard.h"
 
+#include "checkpoint/changes.h"
 #include "checkpoint/names_boxes.h"
 #include "checkpoint/short_form.h"
 #include "convert/convert.h"
@@ -56,14 +57,95 @@ static ferry_status find_from(const ferry_reshard *c, ferry_names *names, way *w
     return status;
 }
 
+static bool ends_in(const char *name, const char *with)
+{
+    size_t length = strlen(name), n = strlen(with);
+    return length >= n && strcmp(name + length - n, with) == 0;
+}
+
+/* Names are those of values. Patterns choose by names of the result, and are no help here. */
+static ferry_status fail_unnamed(const ferry_reshard *c, const char *naming, const char *name,
+                                 ferry_error *error)
+{
+    bool is_turned = ends_in(name, "_proj_blocks") || ends_in(name, "_proj_scales");
+    if (is_turned) {
+        return fy_fail(
+            error, FERRY_ERR_UNSUPPORTED,
+            "%s: \"%s\" is of MXFP4 codes, which %s has no names for; names are those of "
+            "values, and ferry makes no values of such codes: take a checkpoint of values, "
+            "or leave --names out",
+            c->from->path, name, naming);
+    }
+    if (fy_is_scale_name(name)) {
+        return fy_fail(
+            error, FERRY_ERR_UNSUPPORTED,
+            "%s: \"%s\" holds scales of codes, which %s has no names for; names are those "
+            "of values: make a folder of these first, with --to hf --dequantize, and "
+            "give it other names then",
+            c->from->path, name, naming);
+    }
+    return fy_fail(
+        error, FERRY_ERR_INVALID_INPUT,
+        "%s: no rule of %s covers the tensor \"%s\"; make a folder without it first, with "
+        "--to hf --exclude, and give that other names then",
+        c->from->path, naming, name);
+}
+
+/* What the model's names leave out on purpose is seen, and passed over. */
+static ferry_status see(const ferry_reshard *c, ferry_names *names, const fy_naming *naming,
+                        const fy_ckpt_tensor *t, ferry_error *error)
+{
+    ferry_error cause = {{0}};
+    ferry_status status =
+        ferry_names_see(names, naming->name, t->name, t->dtype, t->n_dims, t->shape, &cause);
+    if (status == FERRY_ERR_INVALID_INPUT &&
+        fy_naming_find_tensor(naming, t->name) == FY_INDEX_NONE) {
+        return fail_unnamed(c, naming->name, t->name, error);
+    }
+    return status == FERRY_OK ? FERRY_OK : fy_fail(error, status, "%s", cause.message);
+}
+
 static ferry_status see_all(const ferry_reshard *c, ferry_names *names, const char *naming,
                             ferry_error *error)
 {
+    fy_naming *found;
+    FY_TRY(fy_naming_find(names, naming, &found, error));
     for (size_t i = 0; i < c->from->n_tensors; i++) {
-        const fy_ckpt_tensor *t = &c->from->tensors[i];
-        FY_TRY(ferry_names_see(names, naming, t->name, t->dtype, t->n_dims, t->shape, error));
+        FY_TRY(see(c, names, found, &c->from->tensors[i], error));
     }
     return ferry_names_check_seen(names, naming, error);
+}
+
+/* Why a tensor of the source is not in the result; NULL: it is. */
+static const char *why_left_out(const fy_naming *from, const fy_naming *to, const char *name)
+{
+    uint32_t number = fy_naming_find_tensor(from, name);
+    if (number == FY_INDEX_NONE) { /* or it would not have been seen */
+        return "left out of all names: others have the same, or models compute it";
+    }
+    if (!fy_naming_lacks(to, from, &from->tensors[number])) {
+        return NULL;
+    }
+    return from->tensors[number].is_optional
+               ? "no place in these names, as for layers that predict further tokens"
+               : "no place in these names";
+}
+
+/* Whatever the subset: its patterns are of names that these have not. */
+static ferry_status list_left_out(ferry_reshard *c, ferry_names *names, const way *w,
+                                  ferry_error *error)
+{
+    fy_naming *from, *to;
+    FY_TRY(fy_naming_find(names, w->from, &from, error));
+    FY_TRY(fy_naming_find(names, w->to, &to, error));
+    c->left_out = json_array();
+    bool done = c->left_out != NULL;
+    for (size_t i = 0; i < c->from->n_tensors && done; i++) {
+        const char *name = c->from->tensors[i].name, *why = why_left_out(from, to, name);
+        done =
+            why == NULL || json_array_append_new(c->left_out, json_pack("[s, s]", name, why)) == 0;
+    }
+    return fy_check_memory(done, "the tensors that names leave out", error);
 }
 
 static ferry_status list_targets(ferry_reshard *c, const ferry_map *map, ferry_error *error)
@@ -122,6 +204,7 @@ static ferry_status name_tensors(ferry_reshard *c, ferry_names *names, way *w, f
     ferry_map *map = NULL;
     FY_TRY(find_from(c, names, w, error));
     FY_TRY(see_all(c, names, w->from, error));
+    FY_TRY(list_left_out(c, names, w, error));
     if (c->is_sharded && fy_short_form_is(c->to)) {
         FY_TRY(fy_names_box_side(names, w->from, w->to, c->to, &c->boxes, error));
         if (c->boxes != NULL) {

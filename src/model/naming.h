@@ -120,6 +120,9 @@ ferry_status fy_naming_side_of_cut(ferry_names *names, const char *from, const c
                                    const fy_naming_cut *cut, ferry_side **side_out,
                                    ferry_error *error);
 
+/* Whether another naming lacks a tensor, or some of it, as far as that is there. */
+bool fy_naming_lacks(const fy_naming *naming, const fy_naming *of, const fy_naming_tensor *tensor);
+
 /* Whether it is there, as far as is known. */
 bool fy_naming_is_there(const fy_naming *naming, const fy_naming_tensor *tensor);
 

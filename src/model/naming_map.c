@@ -37,6 +37,36 @@ static const fy_naming_run *run_of(const fy_naming *naming, uint32_t part)
     return has ? &naming->runs[part] : NULL;
 }
 
+bool fy_naming_lacks(const fy_naming *naming, const fy_naming *of, const fy_naming_tensor *tensor)
+{
+    bool lacks = false;
+    for (size_t i = 0; i < tensor->n_parts && !lacks; i++) {
+        lacks = run_of(naming, of->part_numbers[tensor->first_part + i]) == NULL;
+    }
+    return lacks;
+}
+
+ferry_status ferry_names_left_out_at(ferry_names *names, const char *from, const char *to,
+                                     size_t index, const char **tensor_out, ferry_error *error)
+{
+    fy_naming *source, *target;
+    FY_TRY(fy_check_use(names != NULL && from != NULL && to != NULL && tensor_out != NULL,
+                        "ferry_names_left_out_at needs names, two namings and a place for the "
+                        "result",
+                        error));
+    FY_TRY(fy_naming_find(names, from, &source, error));
+    FY_TRY(fy_naming_find(names, to, &target, error));
+    const char *found = NULL;
+    for (size_t i = 0; i < source->n_tensors && found == NULL; i++) {
+        const fy_naming_tensor *t = &source->tensors[i];
+        if (fy_naming_is_there(source, t) && fy_naming_lacks(target, source, t) && index-- == 0) {
+            found = t->name;
+        }
+    }
+    *tensor_out = found;
+    return FERRY_OK;
+}
+
 static ferry_status fail_part(const joining *j, const fy_naming_tensor *target, uint32_t part,
                               ferry_error *error)
 {

@@ -308,6 +308,76 @@ def case_scales_that_are_left_out():
     assert status == 1 and 'no tensor to be quantized fits the pattern "nosuch"\n' in err, err
 
 
+def predicting(name, fp8=False):
+    """A DeepSeek-V3 of a dense layer and one that predicts a further token; some weights as codes."""
+    tensors = {"model.embed_tokens.weight": [10, 8], "lm_head.weight": [10, 8], "model.norm.weight": [8]}
+    for layer in (0, 1):
+        at = "model.layers.%d." % layer
+        tensors.update({at + "self_attn." + part: shape for part, shape in (
+            ("q_a_proj.weight", [4, 8]), ("q_a_layernorm.weight", [4]), ("q_b_proj.weight", [12, 4]),
+            ("kv_a_proj_with_mqa.weight", [6, 8]), ("kv_a_layernorm.weight", [4]),
+            ("kv_b_proj.weight", [16, 4]), ("o_proj.weight", [8, 8]))})
+        tensors.update({at + "mlp.%s_proj.weight" % part: [4, 8] for part in ("gate", "up")})
+        tensors.update({at + "mlp.down_proj.weight": [8, 4], at + "input_layernorm.weight": [8],
+                        at + "post_attention_layernorm.weight": [8]})
+    tensors.update({at + part + ".weight": [8] for part in ("enorm", "hnorm", "shared_head.norm")})
+    tensors.update({at + "eh_proj.weight": [8, 16], at + "embed_tokens.weight": [10, 8]})
+    typed = {name: ("BF16", shape) for name, shape in tensors.items()}
+    about = {"model_type": "deepseek_v3", "architectures": ["DeepseekV3ForCausalLM"], "num_hidden_layers": 1,
+             "hidden_size": 8, "vocab_size": 10, "num_attention_heads": 2, "qk_nope_head_dim": 4,
+             "qk_rope_head_dim": 2, "v_head_dim": 4, "kv_lora_rank": 4, "q_lora_rank": 4, "intermediate_size": 4,
+             "moe_intermediate_size": 4, "num_nextn_predict_layers": 1, "first_k_dense_replace": 9}
+    if fp8:
+        typed["model.layers.0.mlp.up_proj.weight"] = ("F8_E4M3", [4, 8])
+        typed["model.layers.0.mlp.up_proj.weight_scale_inv"] = ("F32", [1, 1])
+        about["quantization_config"] = {"quant_method": "fp8", "weight_block_size": [128, 128]}
+    folder = source(name, typed)
+    (folder / "config.json").write_text(json.dumps(about))
+    return folder, sorted(name for name in tensors if name.startswith("model.layers.1."))
+
+
+def case_what_names_leave_out():
+    """Tensors for which other names have no place are named, each with the reason."""
+    src, predictor = predicting("predicting")
+    to = ("reshard", src, "--out", FOLDER / "new", "--dry-run", "--to", "tp=2", "--names")
+    told = json.loads(ask(*to, "vllm", "--json")[1])["left_out"]
+    assert sorted(one["name"] for one in told) == predictor, told
+    assert {one["why"] for one in told if "embed" in one["name"]} != {one["why"] for one in told}, told
+    status, _, err = ask(*to, "vllm")
+    assert status == 0 and "%d tensors are left out" % (len(predictor) - 1) in err and "predict" in err, err
+    assert "1 tensor is left out" in err and "model.layers.1.embed_tokens.weight\n" in err, err
+    assert err.count("\n") == 2 and ask(*to, "vllm", "--quiet")[2] == "", err
+    told = json.loads(ask(*to, "megatron", "--json")[1])["left_out"]
+    assert [one["name"] for one in told] == ["model.layers.1.embed_tokens.weight"], told
+    status, _, err = ask("plan", "--names", "hf:vllm", src, "--prove")
+    n = len(predictor) - 1
+    assert status == 0 and err.count("\n") == 1 and "note: %d tensors of hf are left out" % n in err, err
+    good("plan", "--names", "hf:megatron", src)
+
+
+def case_names_of_codes():
+    """Names are those of values: a plan says so where files have codes, and a reshard what helps."""
+    src, _ = predicting("codes", fp8=True)
+    status, _, err = ask("plan", "--names", "hf:megatron", src)
+    assert status == 0 and "fp8" in err and "counted of bf16" in err and "--dequantize" in err, err
+    for more in ((), ("--exclude", "*_scale_inv"), ("--dequantize",)):
+        bad(1, "--to hf --dequantize", "reshard", src, "--to", "tp=2", "--names", "vllm", "--out",
+            FOLDER / "new", *more)
+    ask("reshard", src, "--to", "hf", "--dequantize", "--out", FOLDER / "values")
+    assert ask("reshard", FOLDER / "values", "--to", "tp=2", "--names", "vllm", "--out", FOLDER / "new")[0] == 0
+    good("plan", "--names", "hf:megatron", FOLDER / "values")
+    write_tensors(src / "model.safetensors", {"model.layers.0.w_blocks": ("U8", [2, 2])})
+    bad(1, "MXFP4", "reshard", src, "--to", "hf", "--dequantize", "--out", FOLDER / "newer")
+    write_tensors(src / "model.safetensors", {"model.layers.0.mlp.experts.down_proj_blocks": ("U8", [2, 2])})
+    bad(1, "MXFP4", "reshard", src, "--to", "hf", "--names", "hf:vllm", "--out", FOLDER / "newer")
+    write_tensors(src / "model.safetensors", {"model.strange": ("U8", [2, 2])})
+    bad(1, "--to hf --exclude", "reshard", src, "--to", "hf", "--names", "hf:vllm", "--out", FOLDER / "newer")
+    about = json.loads((src / "config.json").read_text())
+    about["quantization_config"] = {"quant_method": "mxfp4"}
+    (src / "config.json").write_text(json.dumps(about))
+    assert "makes no values of such codes" in ask("plan", "--names", "hf:megatron", src)[2]
+
+
 def case_verify_of_a_part():
     """A checkpoint that has parts of tensors only is no source for what is compared; it says what to do."""
     src, part = source(tensors={"w": ("F32", [4, 4])}), FOLDER / "part"

@@ -403,6 +403,47 @@ static void test_optional(void **state)
     ferry_names_destroy(names);
 }
 
+/* Of another naming's tensors, those of one layer, if `prefix` is not NULL; or none. */
+static void check_left_out(ferry_names *names, const char *from, const char *to, const char *prefix)
+{
+    ferry_error error;
+    size_t count, n_wanted = 0;
+    const char *found;
+    must(ferry_names_get_tensor_count(names, from, &count, &error), &error);
+    for (size_t i = 0; i < count; i++) {
+        ferry_map_tensor t = FERRY_MAP_TENSOR_INIT;
+        must(ferry_names_tensor_at(names, from, i, &t, &error), &error);
+        if (prefix != NULL && strncmp(t.name, prefix, strlen(prefix)) == 0) {
+            must(ferry_names_left_out_at(names, from, to, n_wanted++, &found, &error), &error);
+            assert_non_null(found);
+            assert_string_equal(found, t.name);
+        }
+    }
+    must(ferry_names_left_out_at(names, from, to, n_wanted, &found, &error), &error);
+    assert_null(found);
+    assert_true((prefix != NULL) == (n_wanted > 0));
+}
+
+static void test_left_out(void **state)
+{
+    (void)state;
+    ferry_names *names = names_of(PREDICTS, NULL);
+    ferry_error error;
+    const char *found;
+    check_left_out(names, "hf", "vllm", "model.layers.2.");
+    check_left_out(names, "hf", "transformers", "model.layers.2.");
+    check_left_out(names, "megatron", "vllm", "mtp.layers.0.");
+    check_left_out(names, "hf", "megatron", NULL);
+    check_left_out(names, "vllm", "hf", NULL);
+    see_all(names, "hf", "layers.2.", bf16);
+    check_left_out(names, "hf", "vllm", NULL);
+    assert_int_equal(ferry_names_left_out_at(names, "hf", "nosuch", 0, &found, &error),
+                     FERRY_ERR_INVALID_INPUT);
+    assert_int_equal(ferry_names_left_out_at(names, "hf", "vllm", 0, NULL, &error),
+                     FERRY_ERR_MISUSE);
+    ferry_names_destroy(names);
+}
+
 static void test_find_naming(void **state)
 {
     (void)state;
@@ -581,14 +622,23 @@ static void test_misuse(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_formulas),     cmocka_unit_test(test_wrong_formulas),
-        cmocka_unit_test(test_ways_are_one), cmocka_unit_test(test_groups),
-        cmocka_unit_test(test_families),     cmocka_unit_test(test_config_is_wrong),
-        cmocka_unit_test(test_own_family),   cmocka_unit_test(test_own_family_is_wrong),
-        cmocka_unit_test(test_seen),         cmocka_unit_test(test_types_differ),
-        cmocka_unit_test(test_optional),     cmocka_unit_test(test_find_naming),
-        cmocka_unit_test(test_server_names), cmocka_unit_test(test_memory_of_boxes),
-        cmocka_unit_test(test_transposed),   cmocka_unit_test(test_spec),
+        cmocka_unit_test(test_formulas),
+        cmocka_unit_test(test_wrong_formulas),
+        cmocka_unit_test(test_ways_are_one),
+        cmocka_unit_test(test_groups),
+        cmocka_unit_test(test_families),
+        cmocka_unit_test(test_config_is_wrong),
+        cmocka_unit_test(test_own_family),
+        cmocka_unit_test(test_own_family_is_wrong),
+        cmocka_unit_test(test_seen),
+        cmocka_unit_test(test_types_differ),
+        cmocka_unit_test(test_left_out),
+        cmocka_unit_test(test_optional),
+        cmocka_unit_test(test_find_naming),
+        cmocka_unit_test(test_server_names),
+        cmocka_unit_test(test_memory_of_boxes),
+        cmocka_unit_test(test_transposed),
+        cmocka_unit_test(test_spec),
         cmocka_unit_test(test_misuse),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

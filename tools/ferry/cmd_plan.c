@@ -155,7 +155,7 @@ static ferry_status prove(const plan_request *r, const ferry_plan *plan, ferry_p
     ferry_spec *spec = NULL;
     ferry_status status = write_temporary(plan, write_plan, path, error);
     if (r->names != NULL) {
-        FY_THEN(status, plan_name_spec(r, &spec, error));
+        FY_THEN(status, plan_name_spec(r, false, &spec, error));
         FY_THEN(status, write_temporary(spec, write_spec, spec_path, error));
         ferry_spec_destroy(spec);
     }
@@ -260,7 +260,7 @@ static ferry_status prove_slowly(const plan_request *r, const ferry_plan *plan, 
 static ferry_status plan_of_names(const plan_request *r, ferry_plan **plan_out, ferry_error *error)
 {
     ferry_spec *spec = NULL;
-    ferry_status status = plan_name_spec(r, &spec, error);
+    ferry_status status = plan_name_spec(r, true, &spec, error);
     FY_THEN(status, ferry_plan_create(spec, &r->planning, plan_out, error));
     ferry_spec_destroy(spec);
     return status;

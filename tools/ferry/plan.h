@@ -47,8 +47,10 @@ bool plan_is_saved(const char *path);
 ferry_status plan_open(const char *path, const ferry_plan_options *planning, ferry_plan **plan_out,
                        ferry_error *error);
 
-/* With --names: the spec of the model whose config.json is at the request's path. */
-ferry_status plan_name_spec(const plan_request *request, ferry_spec **spec_out, ferry_error *error);
+/* With --names: the spec of the model whose config.json is at the request's path. Notes on stderr
+ * say what it leaves out, if they are asked for. */
+ferry_status plan_name_spec(const plan_request *request, bool with_notes, ferry_spec **spec_out,
+                            ferry_error *error);
 
 /* For people, on stdout. EXIT_DONE, or EXIT_FAILED after a sentence on stderr. */
 int plan_print_table(const plan_request *request, const ferry_plan *plan);

@@ -2,14 +2,17 @@
 /* `ferry plan --names`: from a config.json to a spec. */
 #include "plan.h"
 
+#include "checkpoint_text.h"
 #include "steps.h"
+#include "terminal.h"
 
 #include <errno.h>
+#include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 
-enum { MOST_CONFIG_BYTES = 64 << 20, MOST_PATH = 4096, MOST_NAMING = 64 };
+enum { MOST_CONFIG_BYTES = 64 << 20, MOST_PATH = 4096, MOST_NAMING = 64, NOTED_NAMES = 4 };
 
 static ferry_status fail_file(ferry_error *error, const char *path, const char *what)
 {
@@ -67,7 +70,64 @@ static ferry_status split_names(const char *names, char from[MOST_NAMING], const
     return FERRY_OK;
 }
 
-ferry_status plan_name_spec(const plan_request *r, ferry_spec **spec_out, ferry_error *error)
+/* ---- what a user might miss in the plan ---- */
+
+static ferry_status note_left_out(ferry_names *names, const char *from, const char *to,
+                                  ferry_error *error)
+{
+    const char *noted[NOTED_NAMES], *name = "";
+    size_t n = 0;
+    while (name != NULL) {
+        FY_TRY(ferry_names_left_out_at(names, from, to, n, &name, error));
+        if (name != NULL && n++ < NOTED_NAMES) {
+            noted[n - 1] = name;
+        }
+    }
+    if (n == 0 || !terminal_begin_note("plan")) {
+        return FERRY_OK;
+    }
+    fprintf(stderr,
+            "%zu tensor%s of %s %s left out, for which %s has no place, as for layers that predict "
+            "further tokens: ",
+            n, n == 1 ? "" : "s", from, n == 1 ? "is" : "are", to);
+    for (size_t i = 0; i < n && i < NOTED_NAMES; i++) {
+        fputs(i == 0 ? "" : ", ", stderr);
+        print_name(stderr, noted[i]);
+    }
+    fprintf(stderr, "%s\n", n > NOTED_NAMES ? ", ..." : "");
+    return FERRY_OK;
+}
+
+/* Names are those of values: a config.json may say that files have codes instead. */
+static ferry_status note_codes(ferry_names *names, const char *from, const char *text,
+                               size_t length, ferry_error *error)
+{
+    ferry_map_tensor tensor = FERRY_MAP_TENSOR_INIT;
+    char dtype[FERRY_DTYPE_TEXT_BYTES];
+    json_t *config = json_loadb(text, length, 0, NULL);
+    const json_t *about = json_object_get(config, "quantization_config");
+    if (about == NULL) {
+        about = json_object_get(json_object_get(config, "text_config"), "quantization_config");
+    }
+    const char *method = json_string_value(json_object_get(about, "quant_method"));
+    ferry_status status = ferry_names_tensor_at(names, from, 0, &tensor, error);
+    if (status == FERRY_OK && json_is_object(about)) {
+        bool is_mx = method != NULL && strcmp(method, "mxfp4") == 0;
+        ferry_dtype_format(tensor.dtype, dtype, sizeof dtype);
+        terminal_note("plan",
+                      "config.json says that files have codes (quantization_config: %.40s), but "
+                      "names are those of values: bytes are counted of %s; %s, and codes are "
+                      "planned by a spec of their own tensors",
+                      method == NULL ? "of no known method" : method, dtype,
+                      is_mx ? "ferry reshard makes no values of such codes"
+                            : "`ferry reshard --dequantize` makes a checkpoint of values");
+    }
+    json_decref(config);
+    return status;
+}
+
+ferry_status plan_name_spec(const plan_request *r, bool with_notes, ferry_spec **spec_out,
+                            ferry_error *error)
 {
     char from[MOST_NAMING], *text = NULL;
     const char *to;
@@ -80,6 +140,10 @@ ferry_status plan_name_spec(const plan_request *r, ferry_spec **spec_out, ferry_
     FY_THEN(status, ferry_names_create(&options, &names, error));
     FY_THEN(status, ferry_names_get_spec(names, from, r->forms[0], to, r->forms[1], r->first_rank,
                                          spec_out, error));
+    if (with_notes) {
+        FY_THEN(status, note_left_out(names, from, to, error));
+        FY_THEN(status, note_codes(names, from, text, options.config_length, error));
+    }
     ferry_names_destroy(names);
     free(text);
     return status;

@@ -132,6 +132,18 @@ static void print_replicated(const reshard_report *report)
     printf("]");
 }
 
+static void print_left_out(const reshard_report *report)
+{
+    printf(",\n\"left_out\":[");
+    for (size_t i = 0; i < report->totals.n_left_out; i++) {
+        const char *why, *name = ferry_reshard_left_out_at(report->reshard, i, &why);
+        print_text(i == 0 ? "\n {\"name\":" : ",\n {\"name\":", name);
+        print_text(",\"why\":", why);
+        printf("}");
+    }
+    printf("]");
+}
+
 ferry_status reshard_print_json(const reshard_report *report, ferry_error *error)
 {
     const ferry_checkpoint_totals *from = &report->source;
@@ -156,6 +168,7 @@ ferry_status reshard_print_json(const reshard_report *report, ferry_error *error
     FY_THEN(status, print_changes(report, "quantized", to->n_quantized, error));
     FY_THEN(status, print_changes(report, "dequantized", to->n_dequantized, error));
     print_replicated(report);
+    print_left_out(report);
     printf("}\n");
     return status;
 }

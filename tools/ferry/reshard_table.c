@@ -223,6 +223,43 @@ static void note_unlisted(const reshard_report *report)
     }
 }
 
+/* Those with the same reason together, in one note; first is the first of them. */
+static void note_unnamed(const reshard_report *report, size_t first, const char *why)
+{
+    size_t n = 0;
+    const char *name, *its;
+    for (size_t i = first; (name = ferry_reshard_left_out_at(report->reshard, i, &its)); i++) {
+        n += strcmp(why, its) == 0;
+    }
+    if (!terminal_begin_note("reshard")) {
+        return;
+    }
+    fprintf(stderr, "%zu tensor%s left out, by --names (%s): ", n, n == 1 ? " is" : "s are", why);
+    n = 0;
+    for (size_t i = first; (name = ferry_reshard_left_out_at(report->reshard, i, &its)); i++) {
+        if (strcmp(why, its) == 0 && n++ < NOTED_NAMES) {
+            fputs(n == 1 ? "" : ", ", stderr);
+            print_name(stderr, name);
+        }
+    }
+    fprintf(stderr, "%s\n", n > NOTED_NAMES ? ", ..." : "");
+}
+
+static void note_all_unnamed(const reshard_report *report)
+{
+    const char *why, *other;
+    for (size_t i = 0; ferry_reshard_left_out_at(report->reshard, i, &why) != NULL; i++) {
+        size_t before = 0;
+        while (before < i && ferry_reshard_left_out_at(report->reshard, before, &other) != NULL &&
+               strcmp(why, other) != 0) {
+            before++;
+        }
+        if (before == i) {
+            note_unnamed(report, i, why);
+        }
+    }
+}
+
 void reshard_print_note(const reshard_report *report)
 {
     size_t n = report->totals.n_replicated;
@@ -230,6 +267,7 @@ void reshard_print_note(const reshard_report *report)
         note_left_out(report);
     }
     note_unlisted(report);
+    note_all_unnamed(report);
     if (n == 0 || !terminal_begin_note("reshard")) {
         return;
     }

@@ -232,6 +232,7 @@ class ReshardResult:
     anew: Optional[str]  # why nothing that an earlier run had left was gone on with
     kept_bytes: int = 0  # of written_bytes, what the result under ``onto`` had: not written
     n_kept_files: int = 0  # that are hard links to files of it
+    left_out: Tuple[Tuple[str, str], ...] = field(default=(), repr=False)  # by ``names``: name, and why
 
     @property
     def gbytes_per_s(self) -> float:
@@ -312,6 +313,7 @@ def reshard(
         )  # fmt: skip
     report["files"] = tuple(File(*file) for file in report["files"])
     report["replicated"] = tuple(report["replicated"])
+    report["left_out"] = tuple(report["left_out"])
     report["changes"] = tuple(Change(*change) for change in report["changes"])
     return ReshardResult(None if dst is None else os.fsdecode(dst), dry_run, **report)
 

@@ -160,6 +160,11 @@ class Names:
             self._handle.see(naming, name, *_described(name, tensor))
         self._handle.check_seen(naming)
 
+    def left_out(self, source: str, target: str) -> List[str]:
+        """The tensors of ``source`` of which ``target`` has nothing, or not all: maps, sides and specs
+        leave them out. Of DeepSeek-V3 these are, for ``"vllm"``, the layer that predicts further tokens."""
+        return self._handle.left_out(source, target)
+
     def map(self, source: str, target: str) -> "Map":
         """How the tensors of one naming are made of those of another.
 

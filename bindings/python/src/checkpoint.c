@@ -296,6 +296,20 @@ static PyObject *list_replicated(const reshard_call *c)
     return list;
 }
 
+static PyObject *list_left_out(const reshard_call *c)
+{
+    PyObject *list = PyList_New(0);
+    const char *name, *why;
+    for (size_t i = 0; list != NULL && (name = ferry_reshard_left_out_at(c->made, i, &why)); i++) {
+        PyObject *pair = Py_BuildValue("(ss)", name, why);
+        if (pair == NULL || PyList_Append(list, pair) != 0) {
+            Py_CLEAR(list);
+        }
+        Py_XDECREF(pair);
+    }
+    return list;
+}
+
 /* The weights that got scales, or lost them. */
 static PyObject *list_changes(const reshard_call *c)
 {
@@ -325,23 +339,26 @@ static PyObject *report(const reshard_call *c)
 {
     PyObject *files = list_files(c);
     PyObject *replicated = files == NULL ? NULL : list_replicated(c);
-    PyObject *changes = replicated == NULL ? NULL : list_changes(c);
+    PyObject *left_out = replicated == NULL ? NULL : list_left_out(c);
+    PyObject *changes = left_out == NULL ? NULL : list_changes(c);
     PyObject *seconds =
         c->has_estimate ? PyFloat_FromDouble(c->estimate) : (Py_INCREF(Py_None), Py_None);
     PyObject *made = NULL;
     if (changes != NULL && seconds != NULL) {
         made = Py_BuildValue(
-            "{s:O,s:K,s:K,s:K,s:O,s:O,s:O,s:K,s:K,s:K,s:d,s:d,s:O,s:z,s:K,s:K}", "is_sharded",
+            "{s:O,s:K,s:K,s:K,s:O,s:O,s:O,s:O,s:K,s:K,s:K,s:d,s:d,s:O,s:z,s:K,s:K}", "is_sharded",
             c->totals.is_sharded ? Py_True : Py_False, "n_tensors", (ull)c->totals.n_tensors,
             "read_bytes", (ull)c->totals.read_bytes, "file_bytes", (ull)c->totals.file_bytes,
-            "files", files, "replicated", replicated, "changes", changes, "written_bytes",
-            (ull)c->result.written_bytes, "resumed_bytes", (ull)c->result.resumed_bytes,
-            "n_checked", (ull)c->result.n_checked, "seconds", c->result.seconds, "copy_seconds",
-            c->result.copy_seconds, "estimated_seconds", seconds, "anew", c->result.anew,
-            "kept_bytes", (ull)c->result.kept_bytes, "n_kept_files", (ull)c->result.n_kept_files);
+            "files", files, "replicated", replicated, "left_out", left_out, "changes", changes,
+            "written_bytes", (ull)c->result.written_bytes, "resumed_bytes",
+            (ull)c->result.resumed_bytes, "n_checked", (ull)c->result.n_checked, "seconds",
+            c->result.seconds, "copy_seconds", c->result.copy_seconds, "estimated_seconds", seconds,
+            "anew", c->result.anew, "kept_bytes", (ull)c->result.kept_bytes, "n_kept_files",
+            (ull)c->result.n_kept_files);
     }
     Py_XDECREF(files);
     Py_XDECREF(replicated);
+    Py_XDECREF(left_out);
     Py_XDECREF(changes);
     Py_XDECREF(seconds);
     return made;

@@ -218,6 +218,37 @@ static PyObject *find_naming(PyObject *self, PyObject *list)
     return result;
 }
 
+static PyObject *list_left_out(ferry_names *names, const char *from, const char *to)
+{
+    PyObject *list = PyList_New(0);
+    const char *name = NULL;
+    for (size_t i = 0; list != NULL && (i == 0 || name != NULL); i++) {
+        ferry_error error;
+        ferry_status status = ferry_names_left_out_at(names, from, to, i, &name, &error);
+        PyObject *one = status != FERRY_OK ? fp_raise(status, error.message)
+                        : name == NULL     ? (Py_INCREF(Py_None), Py_None)
+                                           : PyUnicode_FromString(name);
+        if (one == NULL || (name != NULL && PyList_Append(list, one) != 0)) {
+            Py_CLEAR(list);
+        }
+        Py_XDECREF(one);
+    }
+    return list;
+}
+
+/* left_out(from, to) -> the names of the tensors that the other naming lacks */
+static PyObject *left_out(PyObject *self, PyObject *args)
+{
+    const char *from, *to;
+    ferry_names *names = PyArg_ParseTuple(args, "ss", &from, &to) ? enter(self) : NULL;
+    if (names == NULL) {
+        return NULL;
+    }
+    PyObject *list = list_left_out(names, from, to);
+    leave(self);
+    return list;
+}
+
 /* map(from, to) -> the text of a ferry.map/1 */
 static PyObject *map(PyObject *self, PyObject *args)
 {
@@ -331,6 +362,8 @@ static bool add_names(PyObject *module)
          FP_DOC("check_seen($self, naming, /)", "Raises which tensor nobody saw.")},
         {"find_naming", find_naming, METH_O,
          FP_DOC("find_naming($self, names, /)", "The naming that has most of the tensors.")},
+        {"left_out", left_out, METH_VARARGS,
+         FP_DOC("left_out($self, source, target, /)", "Names of what the target lacks.")},
         {"map", map, METH_VARARGS, FP_DOC("map($self, source, target, /)", "ferry.map/1.")},
         {"side", side, METH_VARARGS,
          FP_DOC("side($self, source, target, ranks, /)", "The text of a side in boxes.")},

@@ -7,10 +7,13 @@ import asyncio
 import copy
 import inspect
 import json
+import math
 import os
 import pickle
+import struct
 import tempfile
 import unittest
+from pathlib import Path
 from typing import Any, Dict
 
 import ferry
@@ -108,6 +111,32 @@ class Names(unittest.TestCase):
         with self.assertRaisesRegex(ferry.InvalidInput, f'lacks the tensor "{name}"') as caught:
             ferry.Names(CONFIG).check("hf", tensors)
         self.assertEqual(caught.exception.tensor, name)
+
+    def test_left_out(self) -> None:
+        config = {
+            "model_type": "deepseek_v3", "num_hidden_layers": 1, "hidden_size": 8, "vocab_size": 10,
+            "num_attention_heads": 2, "qk_nope_head_dim": 4, "qk_rope_head_dim": 2, "v_head_dim": 4,
+            "kv_lora_rank": 4, "intermediate_size": 4, "moe_intermediate_size": 4,
+            "num_nextn_predict_layers": 1}
+        names = ferry.Names(config)
+        layer = [one.name for one in names.tensors("hf") if one.name.startswith("model.layers.1.")]
+        self.assertEqual(names.left_out("hf", "vllm"), layer)
+        self.assertEqual(names.left_out("hf", "megatron"), [])
+        with self.assertRaises(ferry.InvalidInput):
+            names.left_out("hf", "nosuch")
+        with tempfile.TemporaryDirectory() as folder:
+            path, at, header = Path(folder), 0, {}
+            for one in names.tensors("hf"):
+                end = at + 2 * math.prod(one.shape)
+                header[one.name] = {"dtype": "BF16", "shape": one.shape, "data_offsets": [at, end]}
+                at = end
+            text = json.dumps(header).encode()
+            (path / "model.safetensors").write_bytes(struct.pack("<Q", len(text)) + text + bytes(at))
+            (path / "config.json").write_text(json.dumps(config))
+            done = ferry.reshard(path, "tp=2", dry_run=True, names="vllm")
+            self.assertEqual(sorted(name for name, _ in done.left_out), sorted(layer))
+            self.assertIn("predict", done.left_out[0][1])
+            self.assertEqual(ferry.reshard(path, "tp=2", dry_run=True).left_out, ())
 
     def test_side(self) -> None:
         """The map and the side say the same: the plans of both move the same bytes."""
