@@ -412,6 +412,23 @@ static void test_scales(void **state)
     free_scene(s);
 }
 
+/* Values of a model whose config.json speaks of codes: their names alone are planned. */
+static void test_blocks_of_nothing(void **state)
+{
+    (void)state;
+    scene *s = new_llama(0);
+    add_in_layer(s, 0, "mlp.gate_proj.weight", 1000, 256);
+    add_in_layer(s, 0, "mlp.down_proj.weight", 256, 1000);
+    add_in_layer(s, 0, "input_layernorm.weight", 256, 0);
+    set_config(s, "{'model_type': 'llama', 'quantization_config': {'weight_block_size':"
+                  " [128, 128]}}");
+    make_well(s, "tp=3");
+    check_shard(s, "model.layers.*.mlp.gate_proj.weight", "[{'dim': 0, 'axis': 'tp'}]");
+    check_shard(s, "model.layers.*.mlp.down_proj.weight", "[{'dim': 1, 'axis': 'tp'}]");
+    make_well(s, "tp=16");
+    free_scene(s);
+}
+
 /* Heads of 64 in blocks of 128: two KV heads stay together, and so do their heads of q. */
 static void test_scales_of_heads(void **state)
 {
@@ -725,6 +742,7 @@ int main(void)
         cmocka_unit_test(test_unknown_tensors),
         cmocka_unit_test(test_own_rules),
         cmocka_unit_test(test_scales),
+        cmocka_unit_test(test_blocks_of_nothing),
         cmocka_unit_test(test_scales_of_heads),
         cmocka_unit_test(test_experts),
         cmocka_unit_test(test_turns),
