@@ -345,7 +345,8 @@ FERRY_API const char *ferry_reshard_left_out_at(const ferry_reshard *reshard, si
 
 /*
  * How long writing to a folder beside path would take, from a short try of its file system that
- * leaves nothing behind. FERRY_ERR_UNSUPPORTED where that cannot be tried.
+ * leaves nothing behind. FERRY_ERR_UNSUPPORTED where that cannot be tried; FERRY_ERR_IO where the
+ * disk has no room for all of it, and an earlier run has left nothing to go on with.
  */
 FERRY_API ferry_status ferry_reshard_estimate(const ferry_reshard *reshard, const char *path,
                                               double *seconds_out, ferry_error *error);

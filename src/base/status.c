@@ -30,17 +30,33 @@ const char *ferry_status_text(ferry_status status)
     return "an unknown status";
 }
 
-/* Names come from files that nobody has checked: a control character must not reach a terminal. */
+/* The bytes of a character that a terminal would obey and not show; 0: the text begins with another
+ * one. */
+static size_t obeyed_bytes(const char *text)
+{
+    unsigned char first = (unsigned char)text[0];
+    if (first < 0x20 || first == 0x7f) {
+        return 1;
+    }
+    unsigned char second = (unsigned char)text[1];
+    if (first == 0xc2 && second >= 0x80 && second < 0xa0) { /* controls of two bytes in UTF-8 */
+        return 2;
+    }
+    /* U+2028 to U+202E and U+2066 to U+2069 end a line, or turn its direction. */
+    unsigned char third = first != 0xe2 || second == 0 ? 0 : (unsigned char)text[2];
+    return (second == 0x80 && third >= 0xa8 && third <= 0xae) ||
+                   (second == 0x81 && third >= 0xa6 && third <= 0xa9)
+               ? 3
+               : 0;
+}
+
+/* Names come from files that nobody has checked: such a character must not reach a terminal. */
 static void neutralise(char *text)
 {
-    for (; *text != '\0'; text++) {
-        if ((unsigned char)*text < 0x20 || (unsigned char)*text == 0x7f) {
-            *text = '?';
-        } else if (text[0] == '\xc2' && (unsigned char)text[1] >= 0x80 &&
-                   (unsigned char)text[1] < 0xa0) { /* those of two bytes in UTF-8 */
-            text[0] = '?';
-            text[1] = '?';
-        }
+    while (*text != '\0') {
+        size_t obeyed = obeyed_bytes(text);
+        memset(text, '?', obeyed);
+        text += obeyed > 0 ? obeyed : 1;
     }
 }
 

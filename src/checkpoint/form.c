@@ -252,10 +252,15 @@ static ferry_status check_sizes(const fy_form *form, const char *file_name, ferr
     return FERRY_OK;
 }
 
-/* Files have one name of their own. */
+/* Files have one name of their own, and readers take none that is empty. */
 static ferry_status check_names(const fy_form *form, const char *file_name, ferry_error *error)
 {
     for (size_t i = 0; i < form->n_tensors; i++) {
+        if (form->tensors[i].name[0] == '\0') {
+            return fy_fail(error, FERRY_ERR_INVALID_INPUT,
+                           "%s: the name of a tensor is empty, and would not be read; give it one",
+                           file_name);
+        }
         if (strcmp(form->tensors[i].name, "__metadata__") == 0) {
             return fy_fail(error, FERRY_ERR_INVALID_INPUT,
                            "%s: a tensor is called __metadata__, which in safetensors files is "

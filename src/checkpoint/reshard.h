@@ -210,6 +210,10 @@ ferry_status fy_reshard_open_journal(fy_reshard_work *work, fy_leftover left, fe
 ferry_status fy_reshard_write(fy_reshard_work *work, size_t file, uint64_t offset,
                               const void *bytes, uint64_t n_bytes, ferry_error *error);
 
+/* FERRY_ERR_IO where the disk of a folder has no room for the result at path, which lies in it. */
+ferry_status fy_reshard_check_space(const ferry_reshard *reshard, int parent_fd, const char *path,
+                                    const char *parent, ferry_error *error);
+
 /* Makes the result's files in their full sizes; a disk that is too small shows at once. */
 ferry_status fy_reshard_make_files(fy_reshard_work *work, ferry_error *error);
 

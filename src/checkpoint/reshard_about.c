@@ -2,11 +2,14 @@
 /* What a reshard would do. */
 #include "checkpoint/reshard.h"
 
+#include "base/checked.h"
+#include "base/print.h"
 #include "checkpoint/crew.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <string.h>
+#include <sys/statfs.h>
 #include <unistd.h>
 
 ferry_status ferry_reshard_get_totals(const ferry_reshard *reshard,
@@ -105,6 +108,42 @@ ferry_status ferry_reshard_check_target(const char *path, ferry_error *error)
                : fy_folder_check(path, error);
 }
 
+/* ---- how much it takes ---- */
+
+enum { BYTES_TEXT_BYTES = 32 };
+
+/* "2.00 GiB" */
+static const char *format_bytes(uint64_t n_bytes, char text[BYTES_TEXT_BYTES])
+{
+    static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
+    double value = (double)n_bytes;
+    size_t unit = 0;
+    for (; value >= 1024 && unit + 1 < sizeof units / sizeof units[0]; unit++) {
+        value /= 1024;
+    }
+    fy_print(text, BYTES_TEXT_BYTES, unit == 0 ? "%.0f %s" : "%.2f %s", value, units[unit]);
+    return text;
+}
+
+ferry_status fy_reshard_check_space(const ferry_reshard *reshard, int parent_fd, const char *path,
+                                    const char *parent, ferry_error *error)
+{
+    struct statfs about;
+    uint64_t needed, here;
+    char text[3][BYTES_TEXT_BYTES];
+    if (!fy_add(reshard->totals.file_bytes, reshard->totals.other_bytes, &needed)) {
+        needed = UINT64_MAX;
+    }
+    if (fstatfs(parent_fd, &about) != 0 || about.f_blocks == 0 ||
+        !fy_mul(about.f_bavail, (uint64_t)about.f_bsize, &here) || here >= needed) {
+        return FERRY_OK;
+    }
+    return fy_fail(error, FERRY_ERR_IO,
+                   "%s: needs %s, but the disk has only %s free, %s too little; %s is as it was",
+                   path, format_bytes(needed, text[0]), format_bytes(here, text[1]),
+                   format_bytes(needed - here, text[2]), parent);
+}
+
 /* ---- how long it takes ---- */
 
 enum { TRY_BYTES = 64 << 20, TRY_PIECE = 1 << 20 };
@@ -158,6 +197,21 @@ static ferry_status try_disk(const char *parent, double *seconds_out, ferry_erro
                   : FERRY_OK;
 }
 
+/* As a run would find, unless it goes on from what another has left. */
+static ferry_status check_room(const ferry_reshard *reshard, const char *path, const char *parent,
+                               ferry_error *error)
+{
+    int parent_fd = open(parent, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (parent_fd < 0) { /* the try says why */
+        return FERRY_OK;
+    }
+    ferry_status status = ferry_reshard_has_left(path)
+                              ? FERRY_OK
+                              : fy_reshard_check_space(reshard, parent_fd, path, parent, error);
+    close(parent_fd);
+    return status;
+}
+
 ferry_status ferry_reshard_estimate(const ferry_reshard *reshard, const char *path,
                                     double *seconds_out, ferry_error *error)
 {
@@ -167,7 +221,8 @@ ferry_status ferry_reshard_estimate(const ferry_reshard *reshard, const char *pa
                         error));
     char *parent = parent_of(path);
     FY_TRY(fy_check_memory(parent != NULL, "a file name", error));
-    ferry_status status = try_disk(parent, &seconds, error);
+    ferry_status status = check_room(reshard, path, parent, error);
+    FY_THEN(status, try_disk(parent, &seconds, error));
     if (status == FERRY_OK) {
         const ferry_reshard_totals *t = &reshard->totals;
         *seconds_out = seconds * ((double)t->file_bytes + (double)t->other_bytes) / TRY_BYTES;

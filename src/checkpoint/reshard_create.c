@@ -260,6 +260,17 @@ static bool has_codes(const ferry_reshard *c)
     return has;
 }
 
+/* A layout file may have a name that is read as a short form. */
+static ferry_status point_to_file(const ferry_reshard *c, ferry_status status, ferry_error *error)
+{
+    struct stat about;
+    if (status != FERRY_ERR_INVALID_INPUT || error == NULL || stat(c->to, &about) != 0) {
+        return status;
+    }
+    ferry_error own = *error;
+    return fy_fail(error, status, "%s; the file of that name is ./%.100s", own.message, c->to);
+}
+
 static ferry_status apply_short_form(ferry_reshard *c, const json_t *source_config,
                                      ferry_error *error)
 {
@@ -278,6 +289,7 @@ static ferry_status apply_short_form(ferry_reshard *c, const json_t *source_conf
         }
         status = fy_short_form_make(c->to, tensors, n, config, from->path, &c->side, &c->replicated,
                                     error);
+        status = point_to_file(c, status, error);
     }
     json_decref(config);
     fy_free(tensors);

@@ -205,22 +205,13 @@ static const char *name_of(const void *context, size_t i)
     return ((const ferry_reshard *)context)->out[i].name;
 }
 
+/* What an earlier run has left is part of it, and so is what OLD has already. */
 static ferry_status check_space(const fy_reshard_work *w, ferry_error *error)
 {
-    struct statfs about;
-    uint64_t needed, here;
-    if (!fy_add(w->reshard->totals.file_bytes, w->reshard->totals.other_bytes, &needed)) {
-        needed = UINT64_MAX;
-    }
-    if (w->goes_on || w->onto != NULL || fstatfs(w->folder.parent_fd, &about) != 0 ||
-        about.f_blocks == 0 || !fy_mul(about.f_bavail, (uint64_t)about.f_bsize, &here) ||
-        here >= needed) {
-        return FERRY_OK;
-    }
-    return fy_fail(error, FERRY_ERR_IO,
-                   "%s: needs %llu bytes, but the disk has only %llu free; %s is as it was",
-                   w->folder.path, (unsigned long long)needed, (unsigned long long)here,
-                   w->folder.parent);
+    return w->goes_on || w->onto != NULL
+               ? FERRY_OK
+               : fy_reshard_check_space(w->reshard, w->folder.parent_fd, w->folder.path,
+                                        w->folder.parent, error);
 }
 
 static bool is_in_memory(int descriptor)

@@ -46,8 +46,8 @@ static ferry_status parse_item(const char *text, const char *item, size_t length
     if (axis == FY_N_SHORT_AXES || equals == NULL) {
         return fy_fail(error, FERRY_ERR_INVALID_INPUT,
                        "\"%.100s\": \"%.*s\" is none of pp=, dp=, ep= and tp= with a number; a "
-                       "short form is like tp=4,pp=2, and a file of that name is ./%.100s",
-                       text, (int)fy_min(length, 100), item, text);
+                       "short form is like tp=4,pp=2",
+                       text, (int)fy_min(length, 100), item);
     }
     for (const char *c = equals + 1; c < item + length; c++) {
         if (*c < '0' || *c > '9' || size > FERRY_MAX_RANKS) {

@@ -9,6 +9,7 @@
 
 #include "base/checked.h"
 #include "base/options.h"
+#include "base/subset.h"
 
 #include <string.h>
 
@@ -220,13 +221,43 @@ static ferry_status add_up(ferry_plan *plan, ferry_error *error)
     return FERRY_OK;
 }
 
+/* Whether a tensor of the destination has a name of the subset, with elements or without. */
+static ferry_status find_chosen(const ferry_plan *plan, bool *any_out, ferry_error *error)
+{
+    const fy_problem *problem = &plan->problem;
+    fy_subset subset;
+    ferry_status status = fy_subset_create(plan->subset, &subset, error);
+    *any_out = false;
+    for (uint32_t t = 0; t < problem->n_tensors && status == FERRY_OK && !*any_out; t++) {
+        const fy_tensor *tensor = &problem->tensors[t];
+        *any_out =
+            (tensor->dst != FY_NONE || tensor->is_made) && fy_subset_has(&subset, tensor->name);
+    }
+    fy_subset_cleanup(&subset);
+    return status;
+}
+
 static ferry_status check_not_empty(const ferry_plan *plan, ferry_error *error)
 {
+    bool any_chosen;
     if (plan->routes.total_bytes > 0) {
         return FERRY_OK;
     }
     if (!fy_plan_has_boxes(plan)) { /* half a byte is none, and not nothing */
         FY_TRY(fy_routes_check_alignment(&plan->routes, error));
+    }
+    FY_TRY(find_chosen(plan, &any_chosen, error));
+    if (!any_chosen) {
+        return fy_fail(error, FERRY_ERR_INVALID_PLAN,
+                       "the plan moves and copies nothing, 0 bytes: no tensor of the destination "
+                       "fits the subset \"%.400s\"",
+                       plan->subset == NULL ? "*" : plan->subset);
+    }
+    if (plan->n_lost > 0 && plan->n_lost == plan->problem.n_ranks) {
+        return fy_fail(error, FERRY_ERR_INVALID_PLAN,
+                       "the plan moves and copies nothing, 0 bytes: all of its ranks, %u, are left "
+                       "out as lost",
+                       plan->problem.n_ranks);
     }
     return fy_fail(
         error, FERRY_ERR_INVALID_PLAN,

@@ -148,7 +148,7 @@ class Place:
 
     def arguments(self, *options, layout=None):
         return ["reshard", self.source, "--to", layout or self.scene.layout, "--out", self.out,
-                *SLOW, *options]
+                *(SLOW[:2] if "--threads" in options else SLOW), *options]
 
     def start(self, *options, layout=None):
         return self.ferry.start(*self.arguments(*options, layout=layout))

@@ -7,9 +7,11 @@
 Prints the name of every failing case with its reason and exits 1.
 """
 
+import errno
 import fcntl
 import json
 import os
+import re
 import select
 import socket
 import subprocess
@@ -215,7 +217,7 @@ def case_outputs_to_readers_that_leave():
 
 
 def case_outputs_that_cannot_be():
-    """They are refused before any work, by the name of the option."""
+    """They are refused before any work, by the name of the option and with the system's reason."""
     with tempfile.TemporaryDirectory() as folder:
         tensors = Path(folder) / "w.safetensors"
         header = b'{"w":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}'
@@ -229,13 +231,107 @@ def case_outputs_that_cannot_be():
         for words in [*OUTPUTS, ["run", "SPEC", "--trace"], ["run", "SPEC", "--html"],
                       ["simulate", "SPEC", "--html"],
                       ["reshard", tensors, "--to", "hf", "--out", result, "--html"]]:
-            for path in ("/nosuch/x", folder, link, circle, "/dev/fd/77", socket_path):
+            for path, number in (("/nosuch/x", errno.ENOENT), (folder, errno.EISDIR), (link, errno.ENOENT),
+                                 (circle, errno.ELOOP), ("/dev/fd/77", errno.EBADF), (socket_path, errno.ENXIO)):
                 said = [spec_in(folder) if word == "SPEC" else word for word in words]
                 status, out, error = ask(*said, path)
-                wanted = '%s: no file can be made at "%s"' % (words[-1], path)
-                assert (status, out) == (2, ""), (words, path, status, out)
+                wanted = '%s: no file can be made at "%s": %s\n' % (words[-1], path, os.strerror(number))
+                assert (status, out) == (1, ""), (words, path, status, out)
                 assert wanted in error and error.count("\n") == 1, (words, error)
         assert not result.exists()
+
+
+def case_outputs_in_folders_of_others():
+    """Root may write everywhere, so the command is another user's where this is root."""
+    other = {"user": 65534, "group": 65534} if os.geteuid() == 0 else {}
+    with tempfile.TemporaryDirectory() as folder:
+        os.chmod(folder, 0o555)
+        for words in (["plan", "/dev/null", "--html"], ["draw", "/dev/null", "--out"], [*MIXED, "--out"]):
+            path = os.path.join(folder, "x")
+            done = subprocess.run([FERRY, *words, path], capture_output=True, text=True, timeout=LIMIT_S, **other)
+            wanted = '%s: no file can be made at "%s": %s\n' % (words[-1], path, os.strerror(errno.EACCES))
+            assert done.returncode == 1 and done.stderr.endswith(wanted), (words, done)
+        os.chmod(folder, 0o755)
+
+
+def case_options_that_are_given_twice():
+    """Of two values one would be forgotten; flags say the same twice, and lists take both."""
+    for words, option in (
+            (["plan", "--names", "hf", "--to", "tp=4", "--to", "tp=4", "M"], "--to"),
+            (["plan", "S", "--schedule=optimal", "--schedule"], "--schedule"),
+            (["plan", "S", "--rank", "0", "--rank=1"], "--rank"),
+            (["plan", "S", "--html", "a", "--htm", "b"], "--html"),
+            (["launch", "-n", "2", "-n3", "true"], "-n"), (["bench", "-n1", "--iterations", "2"], "--iterations"),
+            (["reshard", "a", "--to", "hf", "--out", "b", "--out", "c"], "--out"),
+            (["run", "S", "--memory", "ferry", "--memory", "malloc"], "--memory"),
+            (["verify", "a", "b", "--dequantize", "--dequantize=mxfp8"], "--dequantize")):
+        status, out, error = ask(*words)
+        wanted = ": %s can be given once only, and is there twice; see " % option
+        assert (status, out) == (2, "") and wanted in error and error.count("\n") == 1, (words, status, error)
+    with tempfile.TemporaryDirectory() as folder:
+        spec = spec_in(folder)
+        for words in (["--json", "--json"], ["-q", "-q"], ["--include", "w", "--include", "w*"],
+                      ["--exclude", "w?", "--exclude", "x"], ["--subset", "w", "--subset", "w*"]):
+            status, _, error = ask("plan", spec, *words)
+            assert "once only" not in error, (words, error)
+        # Without 0 and 1 nothing is left of two ranks: both lists count.
+        status, out, error = ask("plan", spec, "--without", "0", "--without", "1")
+        assert (status, out) == (1, "") and "all of its ranks, 2, are left out as lost" in error, error
+        for option in ("--cluster", "--sweep", "--fault"):
+            assert "once only" not in ask("simulate", spec, option, "x", option, "x")[2], option
+
+
+# A name that would colour a terminal, ring, begin a line, and turn the direction of the text.
+NASTY = "w\x1b[31mRED\x07\nline\u009b\u202eevil\u2066\u2028\u00e9"
+SHOWN = "w?[31mRED?line?evil?\u00e9"
+
+
+def case_names_that_terminals_obey():
+    """In no table and no error do they reach one."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "nasty.json"
+        spec = {**SPEC, "tensors": [{"name": NASTY, "shape": [8], "dtype": "f32"}],
+                "destination": {"mesh": [], "rules": [{"match": "*"}]}}
+        path.write_text(json.dumps(spec))
+        for words, wanted in ((["plan", path, "--rank", "0"], 0), (["inspect", path], 0),
+                              (["draw", path, "--tensor", NASTY + "x"], 1),
+                              (["plan", path, "--include", NASTY + "x"], 1)):
+            status, out, error = ask(*words)
+            said = re.sub(r"\?+", "?", out + error)  # in errors one for each byte
+            assert status == wanted, (words, status, error)
+            assert SHOWN in said and not set(said) & set(NASTY) - set(SHOWN) - {"\n"}, (words, said)
+        spec["tensors"].append({"name": "x", "source": NASTY, "shape": [8], "dtype": "f32"})
+        path.write_text(json.dumps(spec))
+        status, out, error = ask("plan", path, "--rank", "0")
+        assert status == 0 and "x [0:8] from " + SHOWN in re.sub(r"\?+", "?", out) and "\x1b" not in out, (out, error)
+
+
+def case_empty_short_forms():
+    """As of a variable of a shell that is not set; nothing at all is one rank."""
+    config = {"model_type": "llama", "num_hidden_layers": 2, "hidden_size": 8, "vocab_size": 32,
+              "num_attention_heads": 4, "intermediate_size": 16}
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "config.json"
+        path.write_text(json.dumps(config))
+        for option in ("--from", "--to"):
+            status, out, error = ask("plan", "--names", "hf", path, option, "")
+            assert (status, out) == (2, "") and option + " takes a short form" in error, error
+        assert ask("plan", "--names", "hf", path, "--from", "tp=2", "-q") == (0, "", "")
+        # No layout file is read here, so none is pointed to.
+        for form, wrong in (("./x.json", "./x.json"), ("tp=8,cp=2", "cp=2")):
+            status, out, error = ask("plan", "--names", "hf", path, "--from", form)
+            assert (status, out) == (1, "") and "%s\" is none of pp=, dp=, ep= and tp=" % wrong in error, error
+            assert "file of that name" not in error, error
+
+
+def case_plans_of_nothing_say_why():
+    with tempfile.TemporaryDirectory() as folder:
+        spec = spec_in(folder)
+        for words, wanted in ((["--include", "nope"], 'no tensor of the destination fits the subset "nope"'),
+                              (["--exclude", "w"], 'no tensor of the destination fits the subset "!w"'),
+                              (["--without", "1,0"], "all of its ranks, 2, are left out as lost")):
+            status, out, error = ask("plan", spec, *words)
+            assert (status, out) == (1, "") and wanted in error and error.count("\n") == 1, (words, error)
 
 
 def case_specs_that_are_refused():
@@ -267,7 +363,7 @@ def case_short_options():
     for words, wanted in [
             (["launch", "-n", "1", "--", "printf", "%s,", "-n", "7", "-c"], "-n,7,-c,"),
             (["launch", "-n2", "printf", "%s\\n", "-n3"], "-n3\n-n3\n"),
-            (["launch", "-n3", "-n", "1", "echo", "-c"], "-c\n"),
+            (["launch", "-n1", "echo", "-c"], "-c\n"),
             (["launch", "--tag", "-n1", "echo", "-n5"], "[0] -n5\n")]:
         assert ask(*words) == (0, wanted, ""), (words, ask(*words))
 
@@ -287,7 +383,7 @@ def case_short_options():
             (["launch", "-n=2", "true"], number + '"=2";'),
             (["launch", "-n2x", "true"], number + '"2x";'),
             (["launch", "-n", "2", "-c", "true"], "unknown option -c;"),
-            (["launch", "-n2", "-n", "0", "true"], number + '"0";'),
+            (["launch", "-n", "0", "true"], number + '"0";'),
             (["plan", "-n", "4", "spec"], "unknown option -n;"),
             (["plan", "spec", "-\u00e9"], "unknown option -\u00e9;"),
             (["plan", "spec", "-\u00e9a", "b"], "unknown option -\u00e9a;")]:

@@ -55,6 +55,18 @@ def case_info():
     assert any(line.split()[:2] == ["FERRY_DEADLINE", "3"] for line in out.splitlines()), out
 
 
+def case_info_says_folders_once():
+    """However many plugins are missing; for programs each has its whole sentence."""
+    env = environment(FERRY_PLUGINS="/no-such-folder")
+    out = good("info", "--no-measure", env=env)
+    table = out[:out.index("\nVariables:\n")]
+    assert table.count("/no-such-folder") == table.count("name its folder in FERRY_PLUGINS") == 1, table
+    assert table.count("there is no plugin") - 1 == table.count(".so is not there, either\n") >= 2, table
+    about = json.loads(good("info", "--no-measure", "--json", env=env))
+    missing = [one["why_not"] for one in about["engines"] + about["memory"] if one["why_not"]]
+    assert len(missing) >= 3 and all("/no-such-folder" in one for one in missing), missing
+
+
 def check_puts(about):
     """Every pair of kinds that are here has one way to each class of peers."""
     present = {engine["name"]: engine["available"] for engine in about["engines"]}

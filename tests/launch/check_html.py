@@ -256,7 +256,7 @@ def case_files():
     for words in (("plan", spec), ("run", EXAMPLES / "server-fused.json", "--iterations", "1")):
         status, out, err = ask(*words, "--html", "/nowhere/page.html", "--quiet" if words[0] == "plan"
                                else "--json")
-        assert status == 2 and "/nowhere/page.html" in err and err.count("\n") == 1, err
+        assert status == 1 and "/nowhere/page.html" in err and err.count("\n") == 1, err
         status, out, err = ask(*words, "--html", "/dev/full")
         assert status == 1 and "/dev/full: cannot be written" in err, err
         status, out, err = ask(*words, "--html=")

@@ -180,7 +180,7 @@ def case_models_that_are_no_specs():
     folder = FOLDER / "model"
     folder.mkdir()
     (folder / "config.json").write_text('{"architectures": ["LlamaForCausalLM"], "hidden_size": 8}')
-    for name, path in itertools.product(("plan", "run"), (folder, folder / "config.json")):
+    for name, path in itertools.product(("plan", "run", "draw", "simulate"), (folder, folder / "config.json")):
         status, out, err = ask(name, path)
         assert (status, out) == (1, "") and "`ferry plan --names " in err and err.count("\n") == 1, err
     (FOLDER / "config.json").write_text('{"format": "ferry.spec/1", "model_type": 3}')

@@ -280,6 +280,43 @@ def case_dry_run():
     assert sizes == files_of(new), (sizes, files_of(new))
 
 
+def case_disks_that_are_too_small():
+    """The dry run says it, as the run does, and in units; neither leaves anything."""
+    src, new = FOLDER / "source", FOLDER / "new"
+    about = os.statvfs(FOLDER)
+    n_bytes = about.f_bavail * about.f_frsize + (30 << 30)
+    header = json.dumps({"w": {"dtype": "U8", "shape": [n_bytes], "data_offsets": [0, n_bytes]}}).encode()
+    src.mkdir()
+    with open(src / "model.safetensors", "wb") as file:
+        file.write(struct.pack("<Q", len(header)) + header)
+        try:
+            file.truncate(8 + len(header) + n_bytes)  # a hole, which takes no room
+        except OSError:
+            print("skipped: no file here may be so long")
+            return
+    unit = r"[0-9.]+ (?:B|KiB|MiB|GiB|TiB)"
+    wanted = rf": needs {unit}, but the disk has only {unit} free, ([0-9.]+) GiB too little; "
+    for words in (("--dry-run",), ("--dry-run", "--json"), ()):
+        said = re.search(wanted, bad(1, str(new), "reshard", src, "--to", "hf", "--out", new, *words))
+        # What others write or remove meanwhile is little beside 30 GiB.
+        assert said and 29 < float(said.group(1)) < 31, (words, said)
+        assert left_over() == [], left_over()
+
+
+def case_short_forms_and_files():
+    """A layout file whose name is read as a short form is pointed to where it is there."""
+    src = source()
+    words = ("reshard", src, "--to", "cp=2", "--out", FOLDER / "new")
+    before = os.getcwd()
+    os.chdir(FOLDER)
+    try:
+        assert "file of that name" not in bad(1, '"cp=2" is none of pp=, dp=, ep= and tp=', *words)
+        (FOLDER / "cp=2").write_text("{}")
+        bad(1, "; the file of that name is ./cp=2", *words)
+    finally:
+        os.chdir(before)
+
+
 def case_dry_run_with_a_limit():
     """Nothing takes less time than the limit gives it: for what is read, and for what is written."""
     src = source()

@@ -581,7 +581,7 @@ def case_trace():
 
 def case_trace_cannot_be_written():
     path = write(matrix())
-    bad(2, "no-such-folder", path, "--iterations", "1", "--trace", "/no-such-folder/trace.json")
+    bad(1, "no-such-folder", path, "--iterations", "1", "--trace", "/no-such-folder/trace.json")
 
 
 # ---- failures ------------------------------------------------------------------------------------

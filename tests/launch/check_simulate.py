@@ -462,7 +462,10 @@ def case_refused():
             status, out, err = ask("simulate", SPEC, "--cluster", cluster, *fault)
             assert status == 1 and out == "" and err.count("\n") == 1, err
             assert f"{cluster}: " in err and says in err and err.count(str(cluster)) == 1, err
+    saved = FOLDER / "saved.plan"
+    assert ask("plan", SPEC, "-q", "--save", saved)[0] == 0
     for words, status, says in (
+            ((saved,), 2, "is a saved plan: give the spec that it was made from"),
             ((), 2, "a spec is missing"), ((SPEC, SPEC), 2, "more than one spec"),
             ((SPEC, "--sweep", "tp"), 2, "--sweep takes"), ((SPEC, "--sweep", "tp=0"), 2, "--sweep"),
             ((SPEC, "--sweep", "tp=1,"), 2, "--sweep"), ((SPEC, "--sweep", "=1"), 2, "--sweep"),

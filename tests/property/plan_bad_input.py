@@ -130,7 +130,7 @@ USAGE = [
     ("--subset without a value", ["plan", "SPEC", "--subset"]),
     ("--save without a value", ["plan", "SPEC", "--save"]),
     ("--save to no name", ["plan", "SPEC", "--save", ""]),
-    ("--trace in no folder", ["plan", "SPEC", "--trace", "none/trace"]),
+    ("two values of an option that takes one", ["plan", "SPEC", "--rank", "0", "--rank", "1"]),
     ("unknown scheduling rule", ["plan", "SPEC", "--schedule=fate"]),
     ("a rule that is taken for a spec", ["plan", "SPEC", "--schedule", "first-fit"]),
     ("--duplex without a schedule", ["plan", "SPEC", "--duplex", "half"]),

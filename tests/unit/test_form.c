@@ -137,7 +137,7 @@ static void test_metadata_order(void **state)
                                 {.name = "a", .dtype_text = "U8", .element_bits = 8},
                                 {.name = "b", .dtype_text = "F4", .element_bits = 4},
                                 {.name = "\xc3", .dtype_text = "F32", .element_bits = 32},
-                                {.name = "", .dtype_text = "F4", .element_bits = 4},
+                                {.name = " ", .dtype_text = "F4", .element_bits = 4},
                                 {.name = "c", .dtype_text = "F32", .element_bits = 32}};
     const fy_st_entry entries[] = {{"", "v"}, {"ferry", "v"}, {"ferry/", "v"}, {"format", "pt"}};
     fy_form form = {.tensors = tensors,
@@ -146,10 +146,28 @@ static void test_metadata_order(void **state)
                     .n_metadata = COUNT_OF(entries),
                     .has_checksums = true};
 #define ZERO "\":\"0000000000000000\",\"ferry"
-    const char expected[] = "{\"__metadata__\":{\"\":\"v\",\"ferry\":\"v\",\"ferry.xxh3." ZERO
+    const char expected[] = "{\"__metadata__\":{\"\":\"v\",\"ferry\":\"v\",\"ferry.xxh3. " ZERO
                             ".xxh3.a" ZERO ".xxh3.b" ZERO ".xxh3.c" ZERO ".xxh3.d" ZERO
                             ".xxh3.\xc3" ZERO "/\":\"v\",\"format\":\"pt\"},\"c\":";
     assert_memory_equal(write_header(&form), expected, sizeof expected - 1);
+}
+
+/* No file is written that would not be read. */
+static void test_names_that_files_cannot_have(void **state)
+{
+    (void)state;
+    static const char *const names[] = {"", "__metadata__", "_"};
+    for (size_t i = 0; i < COUNT_OF(names); i++) {
+        fy_form_tensor tensors[] = {{.name = "a", .dtype_text = "U8", .element_bits = 8},
+                                    {.name = names[i], .dtype_text = "U8", .element_bits = 8}};
+        fy_form form = {.tensors = tensors, .n_tensors = COUNT_OF(tensors)};
+        ferry_error error;
+        ferry_status status = fy_form_arrange(&form, "here", &error);
+        check_status(names[i], i == 2 ? FERRY_OK : FERRY_ERR_INVALID_INPUT, status, &error);
+        if (i < 2) {
+            check_says(names[i], i == 0 ? "the name of a tensor is empty" : names[i], &error);
+        }
+    }
 }
 
 /* Whatever the order given, the bytes are the same, and every begin is whole elements away. */
@@ -348,6 +366,7 @@ int main(void)
         cmocka_unit_test_teardown(test_order, cleanup),
         cmocka_unit_test_teardown(test_escapes, cleanup),
         cmocka_unit_test_teardown(test_metadata_order, cleanup),
+        cmocka_unit_test(test_names_that_files_cannot_have),
         cmocka_unit_test_teardown(test_random_order, cleanup),
         cmocka_unit_test_teardown(test_header_limit, cleanup),
         cmocka_unit_test_teardown(test_other_limits, cleanup),

@@ -38,7 +38,7 @@ static ferry_status plan_without(const char *quoted, uint32_t policy, const char
 
 typedef struct row {
     const char *name;
-    uint32_t lost[4];
+    uint32_t lost[6];
     size_t n_lost;
     const char *subset;
     ferry_status status;
@@ -60,7 +60,19 @@ static const row rows[] = {
     {"both holders of a half that nobody wants", {2, 0, 3}, 3, NULL, FERRY_OK, ""},
     {"both holders of a half, but not of n", {2, 0}, 2, "n", FERRY_OK, ""},
     {"the receiver of n", {4}, 1, "n", FERRY_ERR_INVALID_PLAN, "moves and copies nothing"},
-    {"all receivers", {5, 2, 4, 3}, 4, NULL, FERRY_ERR_INVALID_PLAN, "moves and copies nothing"},
+    {"all receivers",
+     {5, 2, 4, 3},
+     4,
+     NULL,
+     FERRY_ERR_INVALID_PLAN,
+     "moves and copies nothing, 0 bytes: none of "},
+    {"all ranks",
+     {5, 4, 3, 2, 1, 0},
+     6,
+     NULL,
+     FERRY_ERR_INVALID_PLAN,
+     "all of its ranks, 6, are left out as lost"},
+    {"no tensor", {0}, 0, "x", FERRY_ERR_INVALID_PLAN, "fits the subset \"x\""},
     {"behind the plan's last one", {6, 1, 4000000000}, 3, NULL, FERRY_OK, ""},
     {"twice", {1, 5, 1}, 3, NULL, FERRY_ERR_INVALID_INPUT, "rank 1 is lost twice"},
 };

@@ -131,6 +131,26 @@ static void test_control_characters(void **state)
     }
 }
 
+/* Those of Unicode that end a line or turn its direction, and their neighbours, which do not. */
+static void test_characters_that_steer(void **state)
+{
+    (void)state;
+    ferry_error error;
+    for (unsigned c = 0x2000; c < 0x2080; c++) {
+        const char text[] = {(char)0xe2, (char)(0x80 | (c >> 6 & 0x3f)), (char)(0x80 | (c & 0x3f)),
+                             0};
+        bool steers = c == 0x2028 || c == 0x2029 || (c >= 0x202a && c <= 0x202e) ||
+                      (c >= 0x2066 && c <= 0x2069);
+        fy_fail(&error, FERRY_ERR_INVALID_INPUT, "a%sb", text);
+        check_at(strlen(error.message) == 5, "U+%04x", c);
+        check_at(strncmp(error.message + 1, steers ? "???" : text, 3) == 0, "U+%04x", c);
+    }
+    fy_fail(&error, FERRY_ERR_INVALID_INPUT, "\xe1\x80\xa8"); /* a letter, U+1028 */
+    assert_string_equal(error.message, "\xe1\x80\xa8");
+    fy_fail(&error, FERRY_ERR_INVALID_INPUT, "a\xe2\x80"); /* which ends within one */
+    assert_string_equal(error.message, "a\xe2\x80");
+}
+
 /* What is handed out is as long as the caller's struct says, and no longer than what is known. */
 static void test_copy_out(void **state)
 {
@@ -180,6 +200,7 @@ int main(void)
         cmocka_unit_test(test_forward),
         cmocka_unit_test(test_truncation),
         cmocka_unit_test(test_control_characters),
+        cmocka_unit_test(test_characters_that_steer),
         cmocka_unit_test(test_copy_out),
         cmocka_unit_test(test_version),
     };

@@ -67,12 +67,12 @@ enum {
                  "reference planner")
 /* Of what: "destination tensors". */
 #define PATTERN_ROWS(of_what)                                                                     \
-    OPTION("include", "PATTERN", SHARED_OPT_INCLUDE,                                              \
+    OPTION_LIST("include", "PATTERN", SHARED_OPT_INCLUDE,                                              \
            "only " of_what " whose names fit PATTERN (* is any text, ? one byte); more of them "    \
            "with commas between, or the option again"),                                           \
-    OPTION("exclude", "PATTERN", SHARED_OPT_EXCLUDE,                                              \
+    OPTION_LIST("exclude", "PATTERN", SHARED_OPT_EXCLUDE,                                              \
            "leave out those whose names fit PATTERN; more of them likewise"),                     \
-    OPTION("subset", "LIST", SHARED_OPT_SUBSET,                                                   \
+    OPTION_LIST("subset", "LIST", SHARED_OPT_SUBSET,                                                   \
            "the same as one list: patterns with commas between them; !PATTERN leaves out")
 /* The end of the text says what is special to the command. */
 #define SLOT_BYTES_ROW(more)                                                                      \

@@ -1,22 +1,12 @@
 /* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
 /* Parts of the tables that describe checkpoints. */
 #include "checkpoint_text.h"
-#include "steps.h"
 
+#include "name_text.h"
+#include "steps.h"
 #include "units.h"
 
 #include <string.h>
-
-/* Names come from files: one '?' for a control character, of one byte or of two in UTF-8. */
-void print_name(FILE *stream, const char *name)
-{
-    for (; *name != '\0'; name++) {
-        bool is_long =
-            name[0] == '\xc2' && (unsigned char)name[1] >= 0x80 && (unsigned char)name[1] < 0xa0;
-        putc((unsigned char)*name < 0x20 || *name == 0x7f || is_long ? '?' : *name, stream);
-        name += is_long;
-    }
-}
 
 const char *dtype_name(const char *word)
 {

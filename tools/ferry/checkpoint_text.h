@@ -9,9 +9,6 @@
 #include <stdint.h>
 #include <stdio.h>
 
-/* A name from a file, for people: control characters become question marks. */
-void print_name(FILE *stream, const char *name);
-
 /* ferry's name of an element type ("f8e4m3") for a safetensors word ("F8_E4M3"), or the word. */
 const char *dtype_name(const char *word);
 

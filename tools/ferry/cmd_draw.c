@@ -193,7 +193,7 @@ static int run(int argc, char **argv)
     if (status != EXIT_DONE) {
         return status;
     }
-    ferry_status done = ferry_spec_load(r.path, &spec, &error);
+    ferry_status done = plan_load_spec(r.path, &spec, &error);
     if (done == FERRY_OK) {
         done = draw(&r, spec, &error);
     }

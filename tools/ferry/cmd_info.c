@@ -51,7 +51,20 @@ static ferry_status engine_at(size_t index, engine *engine_out, ferry_error *err
                            &engine_out->why_not, error);
 }
 
-static ferry_status print_engines(ferry_error *error)
+/*
+ * A plugin is looked for in the same folders whatever it is called, and these may be many: they are
+ * said with the first that is not there.
+ */
+static void print_why_not(const char *why_not, bool *folders_are_said)
+{
+    const char *folders = strstr(why_not, ".so is not in ");
+    bool is_short = folders != NULL && *folders_are_said;
+    *folders_are_said = *folders_are_said || folders != NULL;
+    printf("%.*s%s\n", is_short ? (int)(folders - why_not) : (int)strlen(why_not), why_not,
+           is_short ? ".so is not there, either" : "");
+}
+
+static ferry_status print_engines(bool *folders_are_said, ferry_error *error)
 {
     printf("\nEngines:\n");
     for (size_t i = 0; i < ferry_engine_count(); i++) {
@@ -59,7 +72,8 @@ static ferry_status print_engines(ferry_error *error)
         FY_TRY(engine_at(i, &e, error));
         printf("  %-8s %-12s %s\n", e.name, e.available ? "available" : "missing", e.summary);
         if (!e.available) {
-            printf("  %-8s %-12s %s\n", "", "", e.why_not);
+            printf("  %-8s %-12s ", "", "");
+            print_why_not(e.why_not, folders_are_said);
         }
     }
     return FERRY_OK;
@@ -82,7 +96,7 @@ static ferry_status kind_at(size_t index, kind *kind_out, ferry_error *error)
                                 &kind_out->why_not, error);
 }
 
-static ferry_status print_kinds(ferry_error *error)
+static ferry_status print_kinds(bool *folders_are_said, ferry_error *error)
 {
     printf("\nMemory:\n");
     for (size_t i = 0; i < ferry_memory_kind_count(); i++) {
@@ -90,7 +104,8 @@ static ferry_status print_kinds(ferry_error *error)
         FY_TRY(kind_at(i, &k, error));
         printf("  %-8s %-12s %s\n", k.name, k.n_devices > 0 ? "available" : "missing", k.summary);
         if (k.n_devices == 0) {
-            printf("  %-8s %-12s %s\n", "", "", k.why_not);
+            printf("  %-8s %-12s ", "", "");
+            print_why_not(k.why_not, folders_are_said);
         }
     }
     return FERRY_OK;
@@ -293,15 +308,17 @@ static ferry_status print_devices_json(ferry_error *error)
 }
 
 /* Of what is no memory of the host's. */
-static ferry_status print_devices(ferry_error *error)
+static ferry_status print_devices(bool *folders_are_said, ferry_error *error)
 {
     printf("\nDevices:\n");
     for (size_t i = 0; i < ferry_memory_kind_count(); i++) {
         kind k;
         FY_TRY(kind_at(i, &k, error));
         if (i == FERRY_MEMORY_CUDA || (i != FERRY_MEMORY_HOST && k.n_devices > 0)) {
-            printf("  %-8s %u%s%s\n", k.name, (unsigned)k.n_devices, k.n_devices > 0 ? "" : ": ",
-                   k.n_devices > 0 ? "" : k.why_not);
+            printf("  %-8s %u%s", k.name, (unsigned)k.n_devices, k.n_devices > 0 ? "\n" : ": ");
+            if (k.n_devices == 0) {
+                print_why_not(k.why_not, folders_are_said);
+            }
             FY_TRY(visit_devices((ferry_memory_kind)i, &k, print_device, NULL, error));
         }
     }
@@ -311,12 +328,13 @@ static ferry_status print_devices(ferry_error *error)
 static ferry_status print_text(const ferry_machine *machine, ferry_error *error)
 {
     printf("ferry %s\n", ferry_version());
-    FY_TRY(print_engines(error));
-    FY_TRY(print_kinds(error));
+    bool folders_are_said = false;
+    FY_TRY(print_engines(&folders_are_said, error));
+    FY_TRY(print_kinds(&folders_are_said, error));
     FY_TRY(print_choices(error));
     printf("\nMachine:\n");
     print_machine(machine);
-    FY_TRY(print_devices(error));
+    FY_TRY(print_devices(&folders_are_said, error));
     return print_variables(error);
 }
 

@@ -89,6 +89,15 @@ static void point_to_names(const char *path, ferry_error *error)
     }
 }
 
+ferry_status plan_load_spec(const char *path, ferry_spec **spec_out, ferry_error *error)
+{
+    ferry_status status = ferry_spec_load(path, spec_out, error);
+    if (status != FERRY_OK) {
+        point_to_names(path, error);
+    }
+    return status;
+}
+
 ferry_status plan_open(const char *path, const ferry_plan_options *planning, ferry_plan **plan_out,
                        ferry_error *error)
 {
@@ -96,10 +105,7 @@ ferry_status plan_open(const char *path, const ferry_plan_options *planning, fer
         return ferry_plan_load(path, plan_out, error);
     }
     ferry_spec *spec = NULL;
-    ferry_status status = ferry_spec_load(path, &spec, error);
-    if (status != FERRY_OK) {
-        point_to_names(path, error);
-    }
+    ferry_status status = plan_load_spec(path, &spec, error);
     FY_THEN(status, ferry_plan_create(spec, planning, plan_out, error));
     ferry_spec_destroy(spec);
     return status;

@@ -118,6 +118,10 @@ static ferry_status estimate(reshard_report *report, ferry_error *error)
     work_watch_end(&watch);
     work_watch_die();
     report->has_estimate = status == FERRY_OK;
+    report->lacks_room = status == FERRY_ERR_IO;
+    if (report->lacks_room && onto != NULL) { /* it may have all that there is no room for */
+        return FERRY_OK;
+    }
     if (report->estimate < least_seconds(report)) {
         report->estimate = least_seconds(report);
     }

@@ -2,6 +2,7 @@
 #include "arguments.h"
 #include "commands.h"
 #include "output.h"
+#include "plan.h"
 #include "simulate.h"
 #include "steps.h"
 #include "terminal.h"
@@ -53,21 +54,22 @@ enum {
 };
 
 const option_row simulate_option_rows[] = {
-    OPTION(
+    OPTION_LIST(
         "cluster", "FILE", OPT_CLUSTER,
         "a ferry.cluster/1 file with rates and latency, and perhaps with what a node's CPUs copy "
         "together, such as those of examples/clusters; once for each cluster; default: that of the "
         "spec"),
-    OPTION("sweep", "AXIS=SIZES", OPT_SWEEP,
-           "the sizes that an axis of the destination's mesh is given, such as tp=1,2,4,8, or "
-           "source.tp=2,4 of the source's; all combinations of several"),
+    OPTION_LIST("sweep", "AXIS=SIZES", OPT_SWEEP,
+                "the sizes that an axis of the destination's mesh is given, such as tp=1,2,4,8, or "
+                "source.tp=2,4 of the source's; all combinations of several"),
     OPTION("fit", "AXIS", OPT_FIT,
            "the axis, such as dp, that is given the size with which a side has as many ranks as "
            "before, whatever --sweep makes of the others"),
-    OPTION("fault", "FAULT", OPT_FAULT,
-           "also with a node that is slow or gone, once for each: nic:NODE=SHARE, what crosses its "
-           "border has a share of its rate, such as 0.5; slow:NODE=SHARE, its ranks' rates, too; "
-           "lost:NODE, plan without its ranks"),
+    OPTION_LIST(
+        "fault", "FAULT", OPT_FAULT,
+        "also with a node that is slow or gone, once for each: nic:NODE=SHARE, what crosses its "
+        "border has a share of its rate, such as 0.5; slow:NODE=SHARE, its ranks' rates, too; "
+        "lost:NODE, plan without its ranks"),
     OPTION("relabel", NULL, OPT_RELABEL,
            "also try the destination's ranks in other orders of its axes, and print the best where "
            "it saves a hundredth or more"),
@@ -234,6 +236,10 @@ int simulate_parse_arguments(int argc, char **argv, simulate_request *request_ou
                           optind == argc ? "a spec is missing" : "there is more than one spec");
     }
     request_out->path = argv[optind];
+    if (plan_is_saved(request_out->path)) {
+        return fail_usage("simulate", "%s is a saved plan: give the spec that it was made from",
+                          request_out->path);
+    }
     note_input(request_out->path);
     for (size_t i = 0; i < request_out->n_clusters; i++) {
         note_input(request_out->clusters[i]);

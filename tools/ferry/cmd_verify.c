@@ -3,6 +3,7 @@
 #include "checkpoint_text.h"
 #include "commands.h"
 #include "json_text.h"
+#include "name_text.h"
 #include "options.h"
 #include "terminal.h"
 #include "units.h"

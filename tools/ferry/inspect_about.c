@@ -4,6 +4,7 @@
 
 #include "checkpoint_text.h"
 #include "json_text.h"
+#include "name_text.h"
 #include "steps.h"
 #include "units.h"
 

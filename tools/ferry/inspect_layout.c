@@ -3,6 +3,7 @@
 #include "inspect.h"
 
 #include "checkpoint_text.h"
+#include "name_text.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -72,8 +73,14 @@ static void print_span(const char *begin, const char *end)
     while (end > begin && strchr(" \t\r\n", end[-1]) != NULL) {
         end--;
     }
-    for (; begin < end; begin++) {
-        putchar(*begin == '\n' || *begin == '\r' || *begin == '\t' ? ' ' : *begin);
+    while (begin < end) { /* blanks between values, and words that files may have chosen */
+        const char *blank = begin + strcspn(begin, "\n\r\t");
+        blank = blank < end ? blank : end;
+        print_name_part(stdout, begin, (size_t)(blank - begin));
+        begin = blank;
+        for (; begin < end && strchr("\n\r\t", *begin) != NULL; begin++) {
+            putchar(' ');
+        }
     }
     fputs(is_cut ? " ...\n" : "\n", stdout);
 }

@@ -3,6 +3,7 @@
 #include "inspect.h"
 
 #include "checkpoint_text.h"
+#include "name_text.h"
 #include "steps.h"
 #include "units.h"
 #include "work_progress.h"

@@ -1,6 +1,7 @@
 /* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
 #include "commands.h"
 
+#include "name_text.h"
 #include "options.h"
 #include "terminal.h"
 
@@ -62,8 +63,9 @@ static void print_overview(FILE *stream)
 int fail(const char *name, const char *sentence)
 {
     terminal_clear_line();
-    fprintf(stderr, "%sferry %s:%s %s\n", terminal_begin(COLOUR_ERROR), name, terminal_end(),
-            sentence);
+    fprintf(stderr, "%sferry %s:%s ", terminal_begin(COLOUR_ERROR), name, terminal_end());
+    print_name(stderr, sentence); /* with names of files and tensors in it */
+    putc('\n', stderr);
     return EXIT_FAILED;
 }
 

@@ -162,19 +162,38 @@ static int apply_one(int id, apply_option_fn apply, void *request)
 }
 
 /* Short forms come back as their letters. */
-static int id_of(const command *c, int found)
+static bool is_found(const option_row *row, int found)
 {
-    for (const option_row *row = c->options; row->id != 0; row++) {
-        if (is_option(row) && row->letter != '\0' && row->letter == found) {
-            return row->id;
-        }
+    return is_option(row) && (row->id == found || (row->letter != '\0' && row->letter == found));
+}
+
+/* The first row of an option that the table has. */
+static const option_row *row_of(const command *c, int found)
+{
+    const option_row *row = c->options;
+    while (!is_found(row, found)) {
+        row++;
     }
-    return found;
+    return row;
+}
+
+/* Of two values one would be forgotten without a word. */
+static int refuse_second(const command *c, const option_row *row, bool was_given[])
+{
+    size_t number = (size_t)(row - c->options);
+    bool is_second = was_given[number] && row->value != NULL && !row->is_list;
+    was_given[number] = true;
+    const char letter[] = {row->letter, '\0'};
+    return !is_second
+               ? EXIT_DONE
+               : fail_usage(c->name, "%s%s can be given once only, and is there twice",
+                            row->name != NULL ? "--" : "-", row->name != NULL ? row->name : letter);
 }
 
 int parse_options(const command *c, int argc, char **argv, apply_option_fn apply, void *request)
 {
     getopt_table table;
+    bool was_given[MOST_OPTIONS] = {false}; /* by the rows of the table */
     int found, status = EXIT_DONE;
     make_table(c, &table);
     optind = 1;
@@ -184,7 +203,9 @@ int parse_options(const command *c, int argc, char **argv, apply_option_fn apply
         if (found == ':' || found == '?') {
             return fail_option(c, &table, found, argv);
         }
-        status = apply_one(id_of(c, found), apply, request);
+        const option_row *row = row_of(c, found);
+        status = refuse_second(c, row, was_given);
+        status = status == EXIT_DONE ? apply_one(row->id, apply, request) : status;
     }
     return status;
 }
@@ -277,7 +298,7 @@ static void print_heading(const char *heading, put_line_fn put_line)
 
 void print_option_table(const option_row *rows, put_line_fn put_line)
 {
-    static const option_row of_help = {"help", NULL, 1, "this text", NULL, 0};
+    static const option_row of_help = {.name = "help", .id = 1, .text = "this text"};
     bool helped = false;
     print_heading("Options", put_line);
     for (const option_row *row = rows; row->id != 0; row++) {

@@ -18,6 +18,7 @@ typedef struct option_row {
     const char *text;  /* for people; NULL: the option is known, and not shown */
     const char *words; /* what the value may be, with blanks between (optional: anything) */
     char letter;       /* of its short form (optional) */
+    bool is_list;      /* it may be given again, with one more value */
 } option_row;
 
 enum { OPTION_HEADING_ID = -1, OPTION_NOTE_ID = -2, OPTION_QUIET_ID = -3, OPTION_VERBOSE_ID = -4 };
@@ -27,6 +28,9 @@ enum { OPTION_HEADING_ID = -1, OPTION_NOTE_ID = -2, OPTION_QUIET_ID = -3, OPTION
     {.name = name_of, .value = value_of, .id = number, .text = words_for_people}
 #define OPTION_WORDS(choices, name_of, value_of, number, words_for_people) \
     {.name = name_of, .value = value_of, .id = number, .words = choices, .text = words_for_people}
+/* Each time it is given, it adds a value. Of others a second value is refused. */
+#define OPTION_LIST(name_of, value_of, number, words_for_people) \
+    {.name = name_of, .value = value_of, .id = number, .text = words_for_people, .is_list = true}
 /* What follows stands below this heading instead of "Options". */
 #define OPTION_HEADING(heading) {.id = OPTION_HEADING_ID, .text = heading}
 /* Lines between options, printed as they are. */

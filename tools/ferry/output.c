@@ -167,13 +167,13 @@ static char *folder_of(const char *path)
     return slash == NULL ? strdup(".") : length == 0 ? strdup("/") : strndup(path, length);
 }
 
-/* Whether a regular file can be put there beside its old self. */
-static bool has_room_beside(const char *path)
+/* Why no regular file can be put there beside its old self, as errno says it; 0: it can. */
+static int why_no_room_beside(const char *path)
 {
-    char *folder = path == NULL || *path == '\0' ? NULL : folder_of(path);
-    bool has = folder != NULL && access(folder, W_OK | X_OK) == 0;
+    char *folder = *path == '\0' ? NULL : folder_of(path);
+    int why = folder == NULL ? ENOENT : access(folder, W_OK | X_OK) == 0 ? 0 : errno;
     free(folder);
-    return has;
+    return why;
 }
 
 /* Where a link leads to, at most as far as the system itself goes; for free. */
@@ -204,32 +204,32 @@ static char *end_of_links(const char *path)
     return at;
 }
 
-static bool is_open_for_writing(int descriptor)
+static int why_closed_for_writing(int descriptor)
 {
     int flags = fcntl(descriptor, F_GETFL);
-    return flags >= 0 && (flags & O_ACCMODE) != O_RDONLY;
+    return flags < 0 ? errno : (flags & O_ACCMODE) == O_RDONLY ? EBADF : 0;
 }
 
-static bool is_writable_place(const char *path)
+/* Why nothing can be written to the path, as errno says it; 0: it can. */
+static int why_not_writable(const char *path)
 {
     struct stat about;
     int named = descriptor_behind(path);
     if (named >= 0) {
-        return is_open_for_writing(named);
+        return why_closed_for_writing(named);
     }
-    if (stat(path, &about) != 0) { /* also a link whose file is still to come */
-        char *end = end_of_links(path);
-        bool is = has_room_beside(end);
-        free(end);
-        return is;
+    bool is_there = stat(path, &about) == 0;
+    if (is_there && !S_ISREG(about.st_mode)) {
+        return S_ISDIR(about.st_mode)    ? EISDIR
+               : S_ISSOCK(about.st_mode) ? ENXIO
+               : access(path, W_OK) == 0 ? 0
+                                         : errno;
     }
-    if (!S_ISREG(about.st_mode)) {
-        return !S_ISDIR(about.st_mode) && !S_ISSOCK(about.st_mode) && access(path, W_OK) == 0;
-    }
-    char *target = realpath(path, NULL);
-    bool is = has_room_beside(target);
-    free(target);
-    return is;
+    /* Also of a link whose file is still to come. */
+    char *end = is_there ? realpath(path, NULL) : end_of_links(path);
+    int why = end == NULL ? ELOOP : why_no_room_beside(end);
+    free(end);
+    return why;
 }
 
 /* What this command reads, and what it has been told to write until now. */
@@ -308,8 +308,12 @@ int check_output(const char *name, const char *option, const char *path)
     if (path == NULL) {
         return EXIT_DONE;
     }
-    if (!is_writable_place(path)) {
-        return fail_usage(name, "%s: no file can be made at \"%s\"", option, path);
+    int why = why_not_writable(path);
+    if (why != 0) {
+        char sentence[PATH_MAX + 128];
+        snprintf(sentence, sizeof sentence, "%s: no file can be made at \"%s\": %s", option, path,
+                 strerror(why));
+        return fail(name, sentence);
     }
     for (size_t i = 0; i < n_taken; i++) {
         if (is_one_file(taken[i].path, path) ||

@@ -18,9 +18,10 @@ ferry_status replace_file(const char *path, fill_file_fn fill, const void *conte
                           ferry_error *error);
 
 /*
- * Refuses, before any work, a path where no file can be made, or where another output goes, or the
- * command's input is: as wrong usage of the option. path may be NULL, for an option that was not
- * given. Called once for each output; all paths stay until the command ends.
+ * Refuses, before any work, a path where no file can be made, with the system's reason and
+ * EXIT_FAILED; and as wrong usage one where another output goes, or the command's input is. path
+ * may be NULL, for an option that was not given. Called once for each output; all paths stay until
+ * the command ends.
  */
 int check_output(const char *name, const char *option, const char *path);
 

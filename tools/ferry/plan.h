@@ -42,6 +42,9 @@ extern const option_row plan_option_rows[];
 int plan_parse_arguments(int argc, char **argv, plan_request *request_out);
 void plan_request_cleanup(plan_request *request);
 
+/* ferry_spec_load, whose sentence says of a model how it is planned. */
+ferry_status plan_load_spec(const char *path, ferry_spec **spec_out, ferry_error *error);
+
 /* A plan that was saved, or that of a spec; a saved one has its own options. */
 bool plan_is_saved(const char *path);
 ferry_status plan_open(const char *path, const ferry_plan_options *planning, ferry_plan **plan_out,

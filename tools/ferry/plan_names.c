@@ -2,7 +2,7 @@
 /* `ferry plan --names`: from a config.json to a spec. */
 #include "plan.h"
 
-#include "checkpoint_text.h"
+#include "name_text.h"
 #include "steps.h"
 #include "terminal.h"
 

@@ -38,7 +38,7 @@ const option_row plan_option_rows[] = {
            "the whole plan"),
     REPLICA_ROW,
     PATTERN_ROWS("destination tensors"),
-    OPTION(
+    OPTION_LIST(
         "without", "RANKS", OPT_WITHOUT,
         "plan again after RANKS (3,7) were lost: nothing comes from them or goes to them. Status 1 "
         "if something is wanted that only they held"),
@@ -221,7 +221,11 @@ static int apply_naming_option(int option, plan_request *r)
     case OPT_TO:
         r->forms[option == OPT_TO] = optarg;
         r->naming_option = option == OPT_TO ? "--to" : "--from";
-        return EXIT_DONE;
+        return *optarg != '\0' ? EXIT_DONE
+                               : fail_usage("plan",
+                                            "%s takes a short form such as tp=4,pp=2, not an empty "
+                                            "text; without it one rank has all",
+                                            r->naming_option);
     case OPT_FIRST_RANK:
         r->naming_option = "--first-rank";
         return parse_rank(optarg, &r->first_rank)

@@ -3,6 +3,7 @@
 #include "plan.h"
 
 #include "commands.h"
+#include "name_text.h"
 #include "steps.h"
 #include "units.h"
 
@@ -228,15 +229,26 @@ static ferry_status list_rows(const ferry_plan *plan, row *rows, ferry_error *er
     return FERRY_OK;
 }
 
+/* Where the source calls the tensor otherwise. */
+static void print_source(const ferry_move *move)
+{
+    if (move->source != NULL) {
+        printf(" from ");
+        print_name(stdout, move->source);
+    }
+}
+
 /* Of a move into a parameter: its shape, and where it begins there. */
 static void print_place(const ferry_move *move)
 {
     for (uint32_t d = 0; d < move->n_dims; d++) {
         printf("%s%llu", d == 0 ? "" : " x ", (unsigned long long)move->length[d]);
     }
-    printf("]%s%s in %s at %llu", move->source == NULL ? "" : " from ",
-           move->source == NULL ? "" : move->source, move->dst_parameter,
-           (unsigned long long)move->dst_offset);
+    putchar(']');
+    print_source(move);
+    printf(" in ");
+    print_name(stdout, move->dst_parameter);
+    printf(" at %llu", (unsigned long long)move->dst_offset);
 }
 
 /* What becomes of its elements, and who makes it. */
@@ -274,8 +286,10 @@ static ferry_status print_move(void *context, const ferry_move *move)
 {
     char bytes[32];
     (void)context;
-    printf("  %10llu  %6u -> %-6u  %12s  %s [", (unsigned long long)move->task_id, move->from,
-           move->to, format_bytes((double)move->bytes, bytes), move->tensor);
+    printf("  %10llu  %6u -> %-6u  %12s  ", (unsigned long long)move->task_id, move->from, move->to,
+           format_bytes((double)move->bytes, bytes));
+    print_name(stdout, move->tensor);
+    printf(" [");
     if (move->dst_parameter != NULL) {
         print_place(move);
     } else {
@@ -283,8 +297,8 @@ static ferry_status print_move(void *context, const ferry_move *move)
             printf("%s%llu:%llu", d == 0 ? "" : ", ", (unsigned long long)move->dst_begin[d],
                    (unsigned long long)(move->dst_begin[d] + move->length[d]));
         }
-        printf("]%s%s", move->source == NULL ? "" : " from ",
-               move->source == NULL ? "" : move->source);
+        putchar(']');
+        print_source(move);
     }
     if (move->conversion != NULL) {
         print_cast(move);

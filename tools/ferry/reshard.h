@@ -39,6 +39,7 @@ typedef struct reshard_report {
     ferry_reshard_totals totals;
     ferry_reshard_result result; /* if it was no dry run */
     bool has_begun;              /* to write it */
+    bool lacks_room;             /* of a dry run: for all of the result */
     bool has_estimate;
     double estimate; /* seconds, of a dry run */
 } reshard_report;

@@ -3,6 +3,7 @@
 #include "reshard.h"
 
 #include "checkpoint_text.h"
+#include "name_text.h"
 #include "steps.h"
 #include "terminal.h"
 #include "units.h"
@@ -109,7 +110,10 @@ static ferry_status print_dry_run(const reshard_report *report, ferry_error *err
     } else if (report->has_estimate) {
         printf("Takes      about %s\n", format_seconds(report->estimate, text[0]));
     } else {
-        printf("Takes      unknown: this file system cannot be tried\n");
+        printf("Takes      unknown: %s\n",
+               report->lacks_room
+                   ? "the disk has no room for all of it, so much depends on what is kept"
+                   : "this file system cannot be tried");
     }
     printf("Nothing was written, as --dry-run asks\n");
     return FERRY_OK;

@@ -4,6 +4,7 @@
 
 #include "html.h"
 #include "json_text.h"
+#include "name_text.h"
 #include "steps.h"
 #include "units.h"
 
@@ -52,7 +53,9 @@ typedef struct widths {
 
 static void print_about(const simulate_case *one, const widths *w)
 {
-    printf("%-*s  %-*s", w->layout, one->layout, w->cluster, one->cluster);
+    printf("%-*s  ", w->layout, one->layout);
+    print_name(stdout, one->cluster);
+    printf("%*s", w->cluster - (int)strlen(one->cluster), "");
     if (w->fault > 0) {
         printf("  %-*s", w->fault, fault_of(one));
     }
@@ -67,7 +70,9 @@ static void print_case(const simulate_case *one, const widths *w)
     char seconds[UNIT_TEXT_BYTES];
     print_about(one, w);
     if (one->is_failed) {
-        printf("  not possible: %s\n", one->error);
+        printf("  not possible: ");
+        print_name(stdout, one->error);
+        putchar('\n');
         return;
     }
     printf("  %8s  %12s  %10s  %10s  ", format_count(one->n_ranks, count),

@@ -4,6 +4,7 @@
  * destination's ranks in another order. The planner reads each as it reads any spec, so a layout
  * that does not go gets the planner's own sentence.
  */
+#include "plan.h"
 #include "simulate.h"
 
 #include "steps.h"
@@ -568,7 +569,7 @@ static ferry_status read_spec(simulating *s)
 {
     spec_text text = {.n = 0};
     ferry_spec *spec = NULL;
-    ferry_status status = ferry_spec_load(s->request->path, &spec, s->error);
+    ferry_status status = plan_load_spec(s->request->path, &spec, s->error);
     FY_THEN(status, ferry_spec_write_json(spec, append, &text, s->error));
     if (status == FERRY_OK) {
         s->root = json_loadb(text.bytes, text.n, 0, NULL);

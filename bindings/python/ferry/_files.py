@@ -503,6 +503,10 @@ def save(
 
 
 def _check_name(name: str) -> None:
+    if not name:
+        raise InvalidInput(
+            "the name of a tensor is empty, and would not be read: give it one", tensor=name
+        )
     if name == "__metadata__":
         raise InvalidInput(
             'tensor "__metadata__" has the name under which the files keep their metadata: give it '

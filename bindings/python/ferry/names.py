@@ -17,7 +17,7 @@ from typing import (
 )  # fmt: skip
 
 from . import _ferry, _publish
-from ._errors import InvalidInput, of_file
+from ._errors import InvalidInput, of_file, text
 from ._given import name_of, named_tensors
 from ._repr import fields, never_raises
 
@@ -96,6 +96,13 @@ def two_namings(names: object) -> Tuple[str, str]:
         raise InvalidInput(f'names are {names!r}: give a naming, or two such as "megatron:vllm"')
     before, _, after = names.partition(":")
     return before, after
+
+
+def _form(what: str, form: Optional[str]) -> Optional[str]:
+    """A short form, or None; an empty one is more often a variable that is not set."""
+    if form is None or (isinstance(form, str) and form):
+        return text(what, form)
+    raise InvalidInput(f'{what} is {form!r}: give a short form such as "tp=4,pp=2", or None for one rank')
 
 
 def _described(name: object, tensor: Any) -> Tuple[Any, Tuple[int, ...]]:
@@ -200,8 +207,9 @@ class Names:
         from ._plan import Spec
 
         before, after = two_namings(names)
+        forms = _form("source", source), _form("destination", destination)
         made = Spec.__new__(Spec)
-        made._handle = self._handle.spec(before, source, after or before, destination, first_rank)
+        made._handle = self._handle.spec(before, forms[0], after or before, forms[1], first_rank)
         return made
 
     @never_raises

@@ -244,7 +244,10 @@ static ferry_status estimate(reshard_call *c, const char *path, ferry_error *err
     ferry_status status = path == NULL ? FERRY_ERR_UNSUPPORTED
                                        : ferry_reshard_estimate(c->made, path, &c->estimate, error);
     c->has_estimate = status == FERRY_OK;
-    return status == FERRY_ERR_UNSUPPORTED ? FERRY_OK : status;
+    /* What lies in the earlier result may be all that there is no room for. */
+    bool is_left_open =
+        status == FERRY_ERR_UNSUPPORTED || (status == FERRY_ERR_IO && c->onto_path != NULL);
+    return is_left_open ? FERRY_OK : status;
 }
 
 /* Without the interpreter's lock. */

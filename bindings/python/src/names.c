@@ -325,10 +325,12 @@ static PyObject *side(PyObject *self, PyObject *args)
 static PyObject *spec(PyObject *self, PyObject *args)
 {
     const char *from, *source, *to, *destination;
-    unsigned int first_rank;
+    PyObject *first;
+    uint32_t first_rank;
     ferry_spec *made = NULL;
     ferry_error error;
-    if (!PyArg_ParseTuple(args, "szszI", &from, &source, &to, &destination, &first_rank)) {
+    if (!PyArg_ParseTuple(args, "szszO", &from, &source, &to, &destination, &first) ||
+        !fp_u32(first, "first_rank", &first_rank)) {
         return NULL;
     }
     ferry_names *names = enter(self);

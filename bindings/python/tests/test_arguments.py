@@ -56,6 +56,13 @@ class Specs(unittest.TestCase):
             with self.subTest(ascii(given)), self.assertRaisesRegex(ferry.InvalidInput, words):
                 ferry.plan(TWO, subset=given)  # type: ignore[arg-type]
 
+    def test_subsets_of_nothing(self) -> None:
+        for given in ("x", ["x"]):
+            with self.assertRaisesRegex(ferry.InvalidPlan, 'no tensor of the destination fits the subset "x"'):
+                ferry.plan(TWO, subset=given)
+        with self.assertRaisesRegex(ferry.InvalidPlan, "all of its ranks, 1, are left out as lost"):
+            ferry.plan(TWO, lost_ranks=[0])
+
     def test_a_tensor_that_is_none(self) -> None:
         with self.assertRaisesRegex(ferry.InvalidInput, 'source tensor "w" on rank 0 is None'):
             ferry.refit({"v": bytes(4), "w": None}, {"v": bytearray(4), "w": bytearray(8)}, TWO)

@@ -152,7 +152,7 @@ class Tensors(unittest.TestCase):
                 ferry.save(tensors, os.path.join(folder, "x"), **options)
 
     def test_names_that_files_cannot_have(self) -> None:
-        for name, words in (("__metadata__", "metadata"), ("a\0b", "zero bytes"), ("a\udc80", "surrogates")):
+        for name, words in (("", "is empty"), ("__metadata__", "metadata"), ("a\0b", "zero bytes"), ("a\udc80", "surrogates")):
             with self.subTest(ascii(name)):
                 with self.assertRaisesRegex(ferry.InvalidInput, words):
                     ferry.save({name: torch.zeros(2)}, self.path("a"))

@@ -173,7 +173,14 @@ class Specs(unittest.TestCase):
             (lambda: ferry.Spec(model=CONFIG, path="a"), "is made of short forms"),
             (lambda: ferry.Spec(BYTES, destination="tp=2"), "need model="),
             (lambda: ferry.Spec.of(CONFIG, "tp=4", names="megatron"), "exceeds the 2"),
-            (lambda: ferry.Spec.of(CONFIG, "cp=4"), "none of pp=, dp=, ep= and tp="),
+            (lambda: ferry.Spec.of(CONFIG, "cp=4"), "none of pp=, dp=, ep= and tp= .*like tp=4,pp=2$"),
+            (lambda: ferry.Spec.of(CONFIG, 8, 4), "^source is 8: give a short form"),  # type: ignore[arg-type]
+            (lambda: ferry.Spec.of(CONFIG, "tp=2", 4), "^destination is 4: give a"),  # type: ignore[arg-type]
+            (lambda: ferry.Spec.of(CONFIG, ""), "^source is '': give a short form"),
+            (lambda: ferry.Spec.of(CONFIG, None, ""), "^destination is '': give a short form"),
+            (lambda: ferry.Spec.of(CONFIG, "tp=2\0"), "^source is 'tp=2.x00': give a text"),
+            (lambda: ferry.Spec.of(CONFIG, first_rank=-1), "^first_rank is negative"),
+            (lambda: ferry.Names(CONFIG).spec(first_rank=-1), "^first_rank is negative"),
             (lambda: ferry.Spec.of(CONFIG, names="nemo"), 'no naming "nemo"'),
         ):
             with self.assertRaisesRegex(ferry.InvalidInput, says):
