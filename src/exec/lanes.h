@@ -117,7 +117,7 @@ typedef struct fy_lanes_report {
     uint64_t link, use;
     uint64_t begun; /* the number of the call that it has begun last */
     uint64_t spare[3];
-    fy_lanes_header header; /* as it was found */
+    fy_lanes_header header; /* as it was found, if it was */
 } fy_lanes_report;
 
 /* Lines of the host's memory that both sides look at. */

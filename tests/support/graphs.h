@@ -19,7 +19,7 @@ enum { GRAPHS_GLOBAL = 0, GRAPHS_RELAXED = 2, GRAPHS_PINNED = 3 };
 
 static inline int driver_call(const char *name, uintptr_t a, uintptr_t b, uintptr_t c, uintptr_t d)
 {
-    static void *library;
+    static _Thread_local void *library; /* ranks may be threads */
     int (*function)(uintptr_t, uintptr_t, uintptr_t, uintptr_t) = NULL;
     library = library != NULL ? library : dlopen("libcuda.so.1", RTLD_NOW);
     void *found = library != NULL ? dlsym(library, name) : NULL;

@@ -569,16 +569,24 @@ FY_DEVICE void lanes_look(const fy_lanes_call *a, const lanes_turn *t, uint32_t 
     }
 }
 
+/* As it was found. Where no message has come its header is nobody's: it may be on its way. */
+FY_DEVICE void lanes_report_header(uint64_t report, uint64_t at)
+{
+    uint64_t copy = report + __builtin_offsetof(fy_lanes_report, header);
+    store_word(copy, fy_acquire(at));
+    for (uint32_t i = 8; i < sizeof(fy_lanes_header); i += 8) {
+        store_word(copy + i, load_word(at + i));
+    }
+}
+
 /* What the host says of it: by one thread, whichever link it was. */
 FY_DEVICE void lanes_report(const fy_lanes_call *a, const lanes_turn *t)
 {
     uint64_t report = a->watch.reports + t->lane * sizeof(fy_lanes_report);
     fy_lanes_link l = load_lanes_link(a->tables.links, lanes_missed);
-    uint64_t use = lanes_number(a, t, &l), at = lanes_header_at(a, t, &l, use);
-    uint64_t copy = report + __builtin_offsetof(fy_lanes_report, header);
-    store_word(copy, fy_acquire(at));
-    for (uint32_t i = 8; i < sizeof(fy_lanes_header); i += 8) {
-        store_word(copy + i, load_word(at + i));
+    uint64_t use = lanes_number(a, t, &l);
+    if (lanes_why == FY_LANES_DIFFERS || lanes_why == FY_LANES_OVERRUN) {
+        lanes_report_header(report, lanes_header_at(a, t, &l, use));
     }
     store_word(report + __builtin_offsetof(fy_lanes_report, link), lanes_missed);
     store_word(report + __builtin_offsetof(fy_lanes_report, use), use);
