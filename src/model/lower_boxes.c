@@ -409,6 +409,28 @@ static ferry_status place_regions(assembling *a, uint32_t tensor, uint32_t varia
     return status;
 }
 
+/* Whether sources in boxes leave out nothing of a tensor. */
+static ferry_status check_whole(assembling *a, uint32_t tensor, bool *is_whole_out,
+                                ferry_error *error)
+{
+    const fy_tensor *whole = &a->spec->tensors[tensor];
+    fy_box box = {{0}, {0}};
+    uint64_t volume = 0;
+    *is_whole_out = is_fed_as_said(a, tensor);
+    if (*is_whole_out) {
+        return FERRY_OK;
+    }
+    if (whole->n_dims > 0) {
+        memcpy(box.length, whole->shape, whole->n_dims * sizeof *box.length);
+    }
+    FY_TRY(list_feeds(a, tensor, &box, NULL, error));
+    for (size_t i = 0; i < a->n_feeds; i++) {
+        volume += fy_box_volume(a->feeds[i].shape, a->feeds[i].n_dims);
+    }
+    *is_whole_out = volume == fy_box_volume(whole->shape, whole->n_dims);
+    return FERRY_OK;
+}
+
 /* The whole tensor as often as ranks want it, the first time as itself if it is no variant. */
 static ferry_status place_layers(assembling *a, uint32_t tensor, uint32_t variant,
                                  const fy_extents *extents, ferry_error *error)
@@ -428,6 +450,28 @@ static ferry_status place_layers(assembling *a, uint32_t tensor, uint32_t varian
     return FERRY_OK;
 }
 
+/*
+ * What ranks want of a tensor is looked for region by region where the sources lack some of it: they
+ * need not have what nobody wants.
+ */
+static ferry_status place_wanted(assembling *a, uint32_t tensor, uint32_t variant,
+                                 const fy_extents *extents, ferry_error *error)
+{
+    bool is_whole = true;
+    if (extents->placement == FY_NONE) {
+        return place_regions(a, tensor, variant, extents, error);
+    }
+    FY_TRY(a->problem->may_lack ? FERRY_OK : check_whole(a, tensor, &is_whole, error));
+    if (is_whole) {
+        return place_layers(a, tensor, variant, extents, error);
+    }
+    fy_extents regions = {.placement = FY_NONE};
+    ferry_status status = fy_extents_as_regions(&a->sides[1], variant, &regions, error);
+    FY_THEN(status, place_regions(a, tensor, variant, &regions, error));
+    fy_box_tree_destroy(regions.tree);
+    return status;
+}
+
 /* The other ways in which ranks want it. */
 static ferry_status place_variants(assembling *a, uint32_t tensor, ferry_error *error)
 {
@@ -438,8 +482,7 @@ static ferry_status place_variants(assembling *a, uint32_t tensor, ferry_error *
         if (extents == NULL) {
             continue; /* its boxes are empty */
         }
-        FY_TRY(extents->placement == FY_NONE ? place_regions(a, tensor, variant, extents, error)
-                                             : place_layers(a, tensor, variant, extents, error));
+        FY_TRY(place_wanted(a, tensor, variant, extents, error));
     }
     return FERRY_OK;
 }
@@ -451,10 +494,7 @@ static ferry_status place_destination(assembling *a, uint32_t tensor, ferry_erro
         return FERRY_OK; /* nothing of it is sent */
     }
     FY_TRY(in_boxes(a, 1) ? place_variants(a, tensor, error) : FERRY_OK);
-    if (extents != NULL && extents->placement == FY_NONE) {
-        return place_regions(a, tensor, tensor, extents, error);
-    }
-    FY_TRY(extents == NULL ? FERRY_OK : place_layers(a, tensor, tensor, extents, error));
+    FY_TRY(extents == NULL ? FERRY_OK : place_wanted(a, tensor, tensor, extents, error));
     if (a->problem->tensors[tensor].dst == FY_NONE || is_fed_as_said(a, tensor)) {
         return FERRY_OK;
     }

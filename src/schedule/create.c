@@ -110,10 +110,11 @@ static bool may_relay_eagerly(const search *s)
     return may_relay(s) && !s->refused && s->best->report.ratio > EAGER_FROM;
 }
 
+/* Where nodes limit, or where trees among so many receivers would take too long: chains are few. */
 static bool may_chain(const search *s)
 {
     return may_relay(s) && s->best->report.ratio > CHAIN_FROM &&
-           (s->job->network->n_nodes != 0 || s->job->duplex == FERRY_DUPLEX_HALF);
+           (s->job->network->n_nodes != 0 || s->job->duplex == FERRY_DUPLEX_HALF || s->refused);
 }
 
 static bool one_slot(search *s, double *size_out)

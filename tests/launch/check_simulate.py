@@ -429,6 +429,22 @@ def case_many_ranks():
     assert big["method"] == "classes" and big["ranks"] == 16384 and big["seconds"] >= big["bound_s"]
 
 
+def case_many_replicas():
+    """Few senders, and far more receivers of the same bytes: those pass them on, in chains where trees
+    would be too many to look at. That costs the length of a chain, and not each replica's bytes."""
+    spec = {
+        "format": "ferry.spec/1",
+        "tensors": [{"name": f"layers.{i}.w", "shape": [8, 1 << 18], "dtype": "u8"} for i in range(4)],
+        "source": {"mesh": [["tp", 8], ["pp", 4]], "rules": [{"match": "*", "shard": [{"dim": 0, "axis": "tp"}]}],
+                   "stages": [{"match": "layers.{}.w", "axis": "pp", "count": 4}]},
+        "destination": {"first_rank": 32, "mesh": [["tp", 4], ["dp", 64]],
+                        "rules": [{"match": "*", "shard": [{"dim": 0, "axis": "tp"}]}]},
+        "cluster": {"ranks_per_node": 8, "rank_gbytes_per_s": 50, "node_gbytes_per_s": 400}}
+    relayed, alone = (scheduled(spec, "--slot-bytes", "1024", *words)["schedule"]["ratio"]
+                      for words in ((), ("--no-relays",)))
+    assert relayed < 1.02 and alone > 7, (relayed, alone)
+
+
 def case_table_and_page():
     page = FOLDER / "page.html"
     out = good("simulate", SPEC, "--sweep", "tp=4,3", "--fit", "dp", "--fault", "nic:4=0.5", "--html", page)

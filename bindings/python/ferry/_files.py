@@ -25,6 +25,7 @@ from ._given import named_tensors
 
 if TYPE_CHECKING:
     from ._map import Map
+    from ._plan import Move, Shard
     from .names import Names
 
 Path = Union[str, "os.PathLike[str]"]
@@ -126,7 +127,9 @@ def _why_not_written(local: Any) -> Optional[str]:
         if not local.flags.writeable:
             return "is read-only: give a copy of it"
         strides = local.strides
-    if any(stride == 0 and extent > 1 for stride, extent in zip(strides, local.shape)):
+    if 0 not in local.shape and any(
+        stride == 0 and extent > 1 for stride, extent in zip(strides, local.shape)
+    ):
         return "has elements that share their memory, as expand makes them: give a copy of it"
     return None
 
@@ -161,6 +164,7 @@ class _Reader:
         self._moves: Optional[Dict[str, List[Any]]] = None
         self._places: Dict[str, str] = {}
         self._files: Dict[Optional[int], str] = {}
+        self._shards: Dict[Optional[int], Mapping[str, "Shard"]] = {}
         self._folder = checkpoint.path
         if not os.path.isdir(self._folder):
             self._folder = os.path.dirname(self._folder)
@@ -197,6 +201,7 @@ class _Reader:
         for move in made.moves(0):
             if move.to_rank == 0:
                 self._moves.setdefault(move.tensor, []).append(move)
+        self._shards = {file.rank: made.shards("source", file.rank) for file in self.checkpoint.files}
         self._files = {file.rank: file.name for file in self.checkpoint.files}
 
     def _open(self, name: str) -> Tuple[mmap.mmap, Dict[str, Any], int]:
@@ -240,16 +245,29 @@ class _Reader:
             if met is None:
                 continue
             shard = self._tensor(self._files[move.from_rank], name, into)
-            if len(shard.shape) == len(begin):
-                at = _more(move.src_begin, _less(met[0], move.dst_begin))
-                part = shard[_slices(at, met[1])]
+            at = _less(met[0], move.dst_begin)
+            about = self._shards[move.from_rank][name]
+            if about.flat is None:
+                at = _more(move.src_begin, at)
             else:
-                raise Unsupported(
-                    f'tensor "{name}" is cut flat in {self.checkpoint.path}: write it with '
-                    'ferry.reshard(path, "hf", folder) first',
-                    tensor=name,
-                )
-            _copy(into[_slices(_less(met[0], begin), met[1])], part)
+                shard = _box_of_flat(shard, about, move)
+            _copy(into[_slices(_less(met[0], begin), met[1])], shard[_slices(at, met[1])])
+
+
+def _box_of_flat(shard: Any, about: "Shard", move: "Move") -> Any:
+    """The elements of a move in a shard that is cut flat: of the shape before, in row-major order."""
+    assert about.flat is not None
+    strides: List[int] = []
+    step = 1
+    for extent in reversed(about.full_shape):
+        strides.insert(0, step)
+        step *= extent
+    first = sum(at * stride for at, stride in zip(move.src_begin, strides)) - about.flat[0]
+    if _is_torch(shard):
+        return shard[first:].as_strided(tuple(move.length), tuple(strides))
+    numpy = sys.modules["numpy"]
+    steps = tuple(stride * shard.itemsize for stride in strides)
+    return numpy.lib.stride_tricks.as_strided(shard[first:], tuple(move.length), steps)
 
 
 def _view(
@@ -431,7 +449,9 @@ def _bytes_of(tensor: Any, name: str) -> Tuple[str, List[int], memoryview]:
         return word, list(shape), memoryview(b"")
     if _is_torch(tensor):
         torch = sys.modules["torch"]
-        flat = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
+        # A single element may have any stride, and counts as contiguous.
+        flat = tensor.detach().cpu().contiguous().reshape(-1).as_strided((tensor.numel(),), (1,))
+        flat = flat.view(torch.uint8)
         return word, list(shape), memoryview(flat.numpy()).cast("B")
     numpy = sys.modules["numpy"]
     return word, list(shape), memoryview(numpy.ascontiguousarray(tensor).reshape(-1).view("u1"))

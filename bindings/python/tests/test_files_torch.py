@@ -2,8 +2,10 @@
 """Checkpoints into tensors that are there, and back: plain tensors, modules, DTensors."""
 from __future__ import annotations
 
+import math
 import multiprocessing
 import os
+import random
 import tempfile
 import threading
 import unittest
@@ -86,6 +88,52 @@ class Tensors(unittest.TestCase):
         got = zeros_like(tensors)
         ferry.load(got, self.path("b"))
         self.check(got, tensors)
+
+    def test_what_is_cut_flat(self) -> None:
+        """Ranges of the elements of a tensor, or of a shard of it, whatever its dimensions."""
+        import numpy
+
+        for seed in range(40):
+            rng = random.Random(seed)
+            tensors = {}
+            for name in "abc":
+                shape = [rng.randint(1, 6) for _ in range(rng.randint(1, 4))]
+                tensors[name] = torch.arange(1, 1 + math.prod(shape), dtype=torch.int32).reshape(shape)
+            rule: Dict[str, Any] = {"match": "*", "flat": {"axis": "x"}}
+            if seed % 2:
+                rule["shard"] = [{"dim": 0, "axis": "y"}]
+            layout = {"format": "ferry.layout/1", "rules": [rule],
+                      "mesh": [["x", rng.randint(1, 4)], ["y", rng.randint(1, 3)]]}
+            ferry.save(tensors, self.path(f"a{seed}"))
+            ferry.reshard(self.path(f"a{seed}"), layout, self.path(f"b{seed}"))
+            got = zeros_like(tensors)
+            ferry.load(got, self.path(f"b{seed}"))
+            self.check(got, tensors)
+            arrays = {name: numpy.zeros(tuple(one.shape), "i4") for name, one in tensors.items()}
+            ferry.load(arrays, self.path(f"b{seed}"))
+            self.check({name: torch.from_numpy(one) for name, one in arrays.items()}, tensors)
+
+    def test_uneven_ranges(self) -> None:
+        ferry.save({"w": torch.arange(1.0, 7.0)}, self.path("a"))
+        layout = {"format": "ferry.layout/1", "mesh": [["x", 2]],
+                  "rules": [{"match": "*", "flat": {"axis": "x", "sizes": [1, 5]}}]}
+        ferry.reshard(self.path("a"), layout, self.path("b"))
+        got = torch.zeros(6)
+        ferry.load({"w": got}, self.path("b"))
+        self.assertEqual(got.tolist(), [1, 2, 3, 4, 5, 6])
+
+    def test_nothing_and_one_element(self) -> None:
+        """NumPy gives what is empty strides of 0, and torch a single element any stride."""
+        import numpy
+
+        for shape in ((0,), (4, 0), (0, 4)):
+            ferry.save({"w": numpy.zeros(shape, "f4")}, self.path(str(shape)))
+            ferry.load({"w": numpy.zeros(shape, "f4")}, self.path(str(shape)))
+        for i, one in enumerate((torch.ones(2)[::2], torch.ones(4, 2)[:1, :1])):
+            ferry.save({"w": one}, self.path(str(i)))
+            got = torch.zeros_like(one)
+            ferry.load({"w": got}, self.path(str(i)))
+            self.check({"w": got}, {"w": one})
 
     def test_memory_that_cannot_be_written(self) -> None:
         """Refused before any tensor is written, in whatever order they are given."""
