@@ -201,7 +201,8 @@ class _Reader:
         for move in made.moves(0):
             if move.to_rank == 0:
                 self._moves.setdefault(move.tensor, []).append(move)
-        self._shards = {file.rank: made.shards("source", file.rank) for file in self.checkpoint.files}
+        ranks = [file.rank for file in self.checkpoint.files if file.rank is not None]
+        self._shards = {rank: made.shards("source", rank) for rank in ranks}
         self._files = {file.rank: file.name for file in self.checkpoint.files}
 
     def _open(self, name: str) -> Tuple[mmap.mmap, Dict[str, Any], int]:

@@ -98,14 +98,21 @@ class RefitResult:
 def agree(world: "World", function: Callable[[], bytes]) -> List[bytes]:
     """Collective: what ``function`` returns on each rank. If it raises on any, it does on all: with
     its own exception where it raised, and with the first such rank's sentence elsewhere."""
-    raised: Optional[BaseException] = None
+    said, raised = _say(world, function)
+    return _hear([said] if world.size == 1 else world.all_gather(said), raised)
+
+
+def _say(world: "World", function: Callable[[], bytes]) -> Tuple[bytes, Optional[BaseException]]:
+    """What this rank says in an agreement, and what it raises after it."""
     try:
-        said = b"+" + function()
+        return b"+" + function(), None
     except BaseException as error:  # of a caller's object or a signal, too: nobody must wait
-        raised, said = error, b"-" + _told(error)
         if isinstance(error, Error) and not error.ranks:
             error.ranks = (world.rank,)
-    parts: List[bytes] = [said] if world.size == 1 else world.all_gather(said)
+        return b"-" + _told(error), error
+
+
+def _hear(parts: Sequence[bytes], raised: Optional[BaseException]) -> List[bytes]:
     if raised is not None:
         _errors.mark_on_all(raised)
         raise raised
@@ -514,6 +521,23 @@ class Refit:
             for look in watched
         ]
 
+    def _agreed(self, call: Callable[..., Any]) -> Any:
+        """A run or its start, if all ranks agree to it, which is one with it for the others. Whatever
+        a signal's handler raises before they have heard of this rank, they are told."""
+        service, handle = self.service, self.service._own()
+        before = handle.agreed
+        try:
+            said, raised = _say(self._world, self._look_again)
+            found = call(service._report, None, said)
+        except BaseException as error:
+            if handle.agreed == before:
+                call(service._report, None, b"-" + _told(error))
+                _errors.mark_on_all(error)
+            raise
+        if isinstance(found, list):
+            _hear(found, raised)
+        return found
+
     def _look_again(self) -> bytes:
         """Raises if the memory of a tensor was replaced: what is registered is not the model's."""
         for look, places in self._watched:
@@ -625,10 +649,8 @@ class Refit:
         ``module.to()``), all ranks raise :class:`ferry.InvalidInput` with its name before anything
         moves.
         """
-        service = self.service
-        agree(self._world, self._look_again)
         begin = time.perf_counter()
-        service.run()
+        self._agreed(self.service._own().run)
         return self._result(time.perf_counter() - begin)
 
     def _result(self, seconds: float) -> RefitResult:
@@ -642,9 +664,7 @@ class Refit:
         The sources must stay as they are until then. Keep the object: see
         :meth:`ferry.RemoteCopyService.start`.
         """
-        service = self.service
-        agree(self._world, self._look_again)
-        return RefitRun(self, service.start())
+        return RefitRun(self, self._agreed(self.service._own().start))
 
     def recover(self, *, min_size: int = 0) -> "Recovery":
         """After a failed run, also one that lost ranks: makes the refit work again. Collective over

@@ -586,6 +586,12 @@ NUMBER(version, PyLong_FromUnsignedLongLong, ferry_service_version(service))
 NUMBER(next_version, PyLong_FromUnsignedLongLong, ferry_service_next_version(service))
 #undef NUMBER
 
+static PyObject *get_agreed(PyObject *self, void *unused)
+{
+    (void)unused;
+    return PyLong_FromUnsignedLongLong(((fp_service *)self)->n_agreed);
+}
+
 static PyObject *get_initialized(PyObject *self, void *unused)
 {
     (void)unused;
@@ -636,9 +642,9 @@ static PyMethodDef methods[] = {
     {"refuse", fp_service_refuse, METH_NOARGS,
      FP_DOC("refuse($self, /)", "Dtypes do not agree: nothing is to run.")},
     {"run", fp_service_run, METH_VARARGS,
-     FP_DOC("run($self, report, queue=None, /)", "One run; collective.")},
+     FP_DOC("run($self, report, queue=None, said=None, /)", "One run; collective.")},
     {"start", fp_service_start, METH_VARARGS,
-     FP_DOC("start($self, report, queue=None, /)", "Begins a run; collective.")},
+     FP_DOC("start($self, report, queue=None, said=None, /)", "Begins a run; collective.")},
     {"time_runs", fp_service_time_runs, METH_O,
      FP_DOC("time_runs($self, n, /)", "The seconds of n runs in a loop of C.")},
     {"decline", decline, METH_O,
@@ -679,6 +685,7 @@ static PyGetSetDef properties[] = {
     {"n_pes", get_n_pes, NULL, "How many ranks there are.", NULL},
     {"version", get_version, NULL, "The newest version that is whole on all ranks.", NULL},
     {"next_version", get_next_version, NULL, "The version that the next run makes.", NULL},
+    {"agreed", get_agreed, NULL, "How many agreements before runs were begun.", NULL},
     {"initialized", get_initialized, NULL, "Between init and finalize.", NULL},
     {"patience", get_patience, set_patience, "Seconds that a cancelled run has to end.", NULL},
     {NULL, NULL, NULL, NULL, NULL},

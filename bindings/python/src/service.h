@@ -111,6 +111,7 @@ typedef struct fp_service {
     fp_watch watch;
     size_t n_lent;   /* handlers of collectives that use its transport */
     double patience; /* seconds that an interrupted run has for an orderly end */
+    unsigned long long n_agreed; /* agreements before runs that were begun */
     bool is_finalized, is_running, is_resumed, is_tainted;
     bool is_abandoned;
     bool is_refused; /* it is scheduled, and ends of a task are of different dtypes */
@@ -162,8 +163,9 @@ PyObject *fp_service_rebind(PyObject *self, PyObject *args);
 PyObject *fp_service_kinds_sum(PyObject *self, PyObject *unused);
 PyObject *fp_service_kinds(PyObject *self, PyObject *unused);
 PyObject *fp_service_refuse(PyObject *self, PyObject *unused);
-PyObject *fp_service_run(PyObject *self, PyObject *args);   /* callback, queue */
-PyObject *fp_service_start(PyObject *self, PyObject *args); /* callback, queue */
+/* callback, queue, and what this rank says in an agreement before it: a list if some say no. */
+PyObject *fp_service_run(PyObject *self, PyObject *args);
+PyObject *fp_service_start(PyObject *self, PyObject *args);
 PyObject *fp_service_recover_onto(PyObject *self, PyObject *args);
 PyObject *fp_service_time_runs(PyObject *self, PyObject *number);
 PyObject *fp_service_alloc(PyObject *self, PyObject *number);

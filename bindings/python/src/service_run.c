@@ -233,7 +233,8 @@ static ferry_request *begin(fp_service *own, PyObject *callback, PyObject *queue
     /* In host order the run begins behind what is under way; on a device's queue, behind that. */
     awaits = awaits && ferry_queue_kind(b.queue) != FERRY_MEMORY_CUDA;
     if (!fp_holds_check(&own->holds) ||
-        (awaits && !fp_holds_await(&own->holds))) { /* the others are in the run, and hear of it there */
+        (awaits &&
+         !fp_holds_await(&own->holds))) { /* the others are in the run, and hear of it there */
         fp_watch *watch = &own->watch;
         fp_service_decline(own, &watch->type, &watch->value, &watch->trace);
         watch->callback = NULL;
@@ -317,12 +318,63 @@ static bool run_to_end(fp_service *own, PyObject *callback, PyObject *queue, boo
     return watch_end(own, status, error.message);
 }
 
+/*
+ * An agreement before a run: what each rank says, "+" for yes. It is one call with the run, for in
+ * between a signal's handler could raise, and the others would be in a run without this rank.
+ */
+typedef struct agreement {
+    fp_service *own;
+    const char *said;
+    Py_ssize_t n_said;
+    const void *all;
+    const size_t *lengths;
+} agreement;
+
+static ferry_status call_gather(void *context, ferry_error *error)
+{
+    agreement *a = context;
+    a->own->n_agreed++; /* the others hear of it from here on */
+    return ferry_world_all_gather_v(a->own->raw, a->said, (size_t)a->n_said, &a->all, &a->lengths,
+                                    error);
+}
+
+/* None: all say yes. A list of what they say, or NULL with an exception. */
+static PyObject *agree(fp_service *own, PyObject *said)
+{
+    agreement a = {.own = own, .said = PyBytes_AsString(said)};
+    if (a.said == NULL) {
+        return NULL;
+    }
+    a.n_said = PyBytes_Size(said);
+    if (!fp_block(own->raw, call_gather, &a)) {
+        return NULL;
+    }
+    uint32_t n = ferry_world_rank_count(own->raw);
+    const char *at = a.all;
+    bool yes = true;
+    for (uint32_t r = 0; r < n; at += a.lengths[r++]) {
+        yes = yes && a.lengths[r] > 0 && *at == '+';
+    }
+    if (yes) {
+        return Py_INCREF(Py_None), Py_None;
+    }
+    at = a.all;
+    PyObject *list = PyList_New((Py_ssize_t)n);
+    for (uint32_t r = 0; list != NULL && r < n; at += a.lengths[r++]) {
+        PyObject *part = PyBytes_FromStringAndSize(at, (Py_ssize_t)a.lengths[r]);
+        if (part == NULL || PyList_SetItem(list, (Py_ssize_t)r, part) != 0) {
+            Py_CLEAR(list);
+        }
+    }
+    return list;
+}
+
 PyObject *fp_service_run(PyObject *self, PyObject *args)
 {
     fp_service *own = (fp_service *)self;
-    PyObject *callback, *queue = Py_None;
-    bool is_captured;
-    if (!PyArg_ParseTuple(args, "O|O", &callback, &queue)) {
+    PyObject *callback, *queue = Py_None, *said = Py_None, *heard = Py_None;
+    bool is_captured, good = true;
+    if (!PyArg_ParseTuple(args, "O|OO", &callback, &queue, &said)) {
         return NULL;
     }
     PyObject *given = queue;
@@ -331,18 +383,23 @@ PyObject *fp_service_run(PyObject *self, PyObject *args)
         Py_XDECREF(queue);
         return NULL;
     }
-    bool good = is_captured ? capture(own, queue)
-                            : run_to_end(own, callback, queue, queue == given);
+    heard = said == Py_None ? (Py_INCREF(Py_None), Py_None) : agree(own, said);
+    if (heard == Py_None) {
+        good = is_captured ? capture(own, queue) : run_to_end(own, callback, queue, queue == given);
+    }
     fp_service_leave(own);
     Py_DECREF(queue);
-    return good ? (Py_INCREF(Py_None), Py_None) : NULL;
+    if (!good) {
+        Py_CLEAR(heard);
+    }
+    return heard;
 }
 
 PyObject *fp_service_start(PyObject *self, PyObject *args)
 {
     fp_service *own = (fp_service *)self;
-    PyObject *callback, *queue = Py_None;
-    if (!PyArg_ParseTuple(args, "O|O", &callback, &queue)) {
+    PyObject *callback, *queue = Py_None, *said = Py_None;
+    if (!PyArg_ParseTuple(args, "O|OO", &callback, &queue, &said)) {
         return NULL;
     }
     queue = fp_queue_from(queue);
@@ -350,6 +407,13 @@ PyObject *fp_service_start(PyObject *self, PyObject *args)
         Py_XDECREF(queue);
         return NULL;
     }
+    PyObject *heard = said == Py_None ? (Py_INCREF(Py_None), Py_None) : agree(own, said);
+    if (heard != Py_None) {
+        fp_service_leave(own);
+        Py_DECREF(queue);
+        return heard;
+    }
+    Py_DECREF(heard);
     fp_request *made = PyObject_GC_New(fp_request, request_type);
     if (made != NULL) {
         Py_INCREF(self);

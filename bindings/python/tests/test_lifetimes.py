@@ -228,6 +228,54 @@ def interrupted_in_planning(rank, size):
     return said, new["w"] == old["w"]
 
 
+def interrupted_refits(rank, size, folder):
+    """A signal's handler that raises at any moment of a refit's run: its agreement and its bytes are
+    one to the other rank, which is not left in the second without this one."""
+    import random
+
+    class Late(Exception):
+        pass
+
+    def raise_late(number, frame):
+        raise Late
+
+    signal.signal(signal.SIGALRM, raise_late)
+    world, rng = ferry.init(), random.Random(3)
+
+    def side(dim):
+        return {"mesh": [["tp", 2]], "rules": [{"match": "*", "shard": [{"dim": dim, "axis": "tp"}]}]}
+
+    spec = {"format": "ferry.spec/1", "tensors": [{"name": "w", "shape": [4, 4], "dtype": "u8"}],
+            "source": side(0), "destination": side(1)}
+    refit = ferry.Refit({"w": bytearray(8)}, {"w": bytearray(8)}, spec)
+    n_late, said = 0, "whole"
+    for step in range(100):
+        before = refit.service._own().agreed
+        try:
+            try:
+                if rank == 0:
+                    signal.setitimer(signal.ITIMER_REAL, 1e-6 + rng.random() * 3e-4)
+                refit.run()
+            finally:
+                signal.setitimer(signal.ITIMER_REAL, 0)
+        except Late:
+            n_late += 1
+            if refit.service._own().agreed == before:
+                refit.run()  # the call had not begun
+        except ferry.Aborted:
+            pass
+        except ferry.Error:
+            said = "ended"  # it came while a message was waited for
+        with open(os.path.join(folder, f"{rank}-{step}"), "w"):
+            pass
+        until(lambda: os.path.exists(os.path.join(folder, f"{1 - rank}-{step}")))
+        try:
+            world.check()
+        except ferry.Error:
+            break
+    return said, n_late
+
+
 def transport_of_the_caller(rank, size):
     """Two nodes, as the world is told, and what carries bytes between them is the caller's."""
     import array
@@ -258,6 +306,13 @@ class Ranks(unittest.TestCase):
     def test_an_interrupt_in_planning(self):
         self.assertEqual(run_ranks(interrupted_in_planning, 2),
                          [("interrupted", True), (("rank 0 says: KeyboardInterrupt", (0,)), True)])
+
+    def test_refits_that_signals_interrupt(self):
+        n_late = 0
+        for _ in range(2):
+            with tempfile.TemporaryDirectory() as folder:
+                n_late += run_ranks(interrupted_refits, 2, folder)[0][1]
+        self.assertGreater(n_late, 0)
 
     def test_a_transport_of_the_caller(self):
         if not os.path.exists(os.path.join(os.environ.get("FERRY_PLUGINS", ""), "libferry_ucx.so")):
