@@ -1,6 +1,6 @@
 # Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0
 import os
-from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple, Union, final, overload
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple, Union, final
 
 _Path = Union[str, "os.PathLike[str]"]
 
@@ -515,12 +515,9 @@ class Service:
     def run(
         self, report: _Report, queue: Any = ..., said: Optional[bytes] = ..., /
     ) -> Optional[List[bytes]]: ...
-    @overload
-    def start(self, report: _Report, queue: Any = ..., said: None = ..., /) -> Request: ...
-    @overload
-    def start(
-        self, report: _Report, queue: Any, said: bytes, /
-    ) -> Union[Request, List[bytes]]: ...
+    def start(  # a Request, or what ranks say of which some say no
+        self, report: _Report, queue: Any = ..., said: Optional[bytes] = ..., /
+    ) -> Any: ...
     def time_runs(self, n: int, /) -> float: ...
     def clear_requests(self) -> None: ...
     def finalize(self, quickly: bool, /) -> None: ...

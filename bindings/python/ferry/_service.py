@@ -498,7 +498,8 @@ class RemoteCopyService:
         it is dropped before the run has ended, the run is cancelled on all ranks; if the others do
         not learn of that within half a deadline, the world ends.
         """
-        return self._own().start(self._report, queue)
+        begun: "Request" = self._own().start(self._report, queue)
+        return begun
 
     def set_progress(self, progress: Optional[Callable[[Progress], Any]]) -> None:
         """Sets a function that is called during runs: before this rank moves anything, about twenty
