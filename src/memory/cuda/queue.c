@@ -502,7 +502,7 @@ static ferry_status join(fy_exec_queue *queue, int32_t device, ferry_error *erro
         return fy_fail(error, FERRY_ERR_MISUSE, "the queue at %p is of CUDA device %d, not %d",
                        (const void *)queue, (int)queue->device->number, (int)device);
     }
-    queue->n_users++;
+    __atomic_store_n(&queue->n_users, queue->n_users + 1, __ATOMIC_RELEASE);
     return FERRY_OK;
 }
 
@@ -601,9 +601,9 @@ static ferry_status give_stream(fy_exec_queue *queue, void *native, ferry_error 
 {
     if (native != NULL) {
         queue->stream = native;
-        queue->n_users = 1;
+        __atomic_store_n(&queue->n_users, 1, __ATOMIC_RELEASE);
         ferry_status status = fy_cuda_part_all(queue->device, error);
-        queue->n_users = 0;
+        __atomic_store_n(&queue->n_users, 0, __ATOMIC_RELEASE);
         return status;
     }
     if (queue->own == NULL) {
