@@ -70,6 +70,10 @@ struct ferry_names {
     fy_index part_index;
     fy_naming *namings;
     size_t n_namings;
+    struct {
+        const fy_naming *from, *to;
+        size_t next, at; /* the number that comes next, and where the search for it begins */
+    } left_out;          /* a list is asked for by number, one after the other */
 };
 
 /* A built-in family, or what all families share. */

@@ -56,14 +56,20 @@ ferry_status ferry_names_left_out_at(ferry_names *names, const char *from, const
                         error));
     FY_TRY(fy_naming_find(names, from, &source, error));
     FY_TRY(fy_naming_find(names, to, &target, error));
-    const char *found = NULL;
-    for (size_t i = 0; i < source->n_tensors && found == NULL; i++) {
+    bool goes_on = index > 0 && index == names->left_out.next && source == names->left_out.from &&
+                   target == names->left_out.to;
+    size_t i = goes_on ? names->left_out.at : 0, n = goes_on ? index : 0;
+    *tensor_out = NULL;
+    for (; i < source->n_tensors && *tensor_out == NULL; i++) {
         const fy_naming_tensor *t = &source->tensors[i];
-        if (fy_naming_is_there(source, t) && fy_naming_lacks(target, source, t) && index-- == 0) {
-            found = t->name;
+        if (fy_naming_is_there(source, t) && fy_naming_lacks(target, source, t) && n++ == index) {
+            *tensor_out = t->name;
         }
     }
-    *tensor_out = found;
+    names->left_out.from = source;
+    names->left_out.to = target;
+    names->left_out.next = n;
+    names->left_out.at = i;
     return FERRY_OK;
 }
 

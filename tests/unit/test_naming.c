@@ -407,8 +407,9 @@ static void test_optional(void **state)
 static void check_left_out(ferry_names *names, const char *from, const char *to, const char *prefix)
 {
     ferry_error error;
+    enum { MOST = 256 };
     size_t count, n_wanted = 0;
-    const char *found;
+    const char *found, *wanted[MOST];
     must(ferry_names_get_tensor_count(names, from, &count, &error), &error);
     for (size_t i = 0; i < count; i++) {
         ferry_map_tensor t = FERRY_MAP_TENSOR_INIT;
@@ -417,6 +418,14 @@ static void check_left_out(ferry_names *names, const char *from, const char *to,
             must(ferry_names_left_out_at(names, from, to, n_wanted++, &found, &error), &error);
             assert_non_null(found);
             assert_string_equal(found, t.name);
+            assert_true(n_wanted <= MOST);
+            wanted[n_wanted - 1] = t.name;
+        }
+    }
+    for (size_t i = n_wanted; i-- > 0;) { /* in any order, and twice */
+        for (int k = 0; k < 2; k++) {
+            must(ferry_names_left_out_at(names, from, to, i, &found, &error), &error);
+            assert_string_equal(found, wanted[i]);
         }
     }
     must(ferry_names_left_out_at(names, from, to, n_wanted, &found, &error), &error);

@@ -25,7 +25,7 @@ from ._given import named_tensors
 
 if TYPE_CHECKING:
     from ._map import Map
-    from ._plan import Move, Shard
+    from ._plan import Move, Plan, Shard
     from .names import Names
 
 Path = Union[str, "os.PathLike[str]"]
@@ -164,7 +164,8 @@ class _Reader:
         self._moves: Optional[Dict[str, List[Any]]] = None
         self._places: Dict[str, str] = {}
         self._files: Dict[Optional[int], str] = {}
-        self._shards: Dict[Optional[int], Mapping[str, "Shard"]] = {}
+        self._made: Optional["Plan"] = None
+        self._shards: Dict[int, Mapping[str, "Shard"]] = {}
         self._folder = checkpoint.path
         if not os.path.isdir(self._folder):
             self._folder = os.path.dirname(self._folder)
@@ -201,8 +202,7 @@ class _Reader:
         for move in made.moves(0):
             if move.to_rank == 0:
                 self._moves.setdefault(move.tensor, []).append(move)
-        ranks = [file.rank for file in self.checkpoint.files if file.rank is not None]
-        self._shards = {rank: made.shards("source", rank) for rank in ranks}
+        self._made = made
         self._files = {file.rank: file.name for file in self.checkpoint.files}
 
     def _open(self, name: str) -> Tuple[mmap.mmap, Dict[str, Any], int]:
@@ -234,6 +234,12 @@ class _Reader:
             )
         return _view(mapped, first + begin, end - begin, words[0][1], entry["shape"], like, name)
 
+    def _shard(self, rank: int, name: str) -> "Shard":
+        if rank not in self._shards:
+            assert self._made is not None
+            self._shards[rank] = self._made.shards("source", rank)
+        return self._shards[rank][name]
+
     def read(self, name: str, begin: Numbers, into: Any) -> None:
         """Fills a tensor with the box of another that begins there and has its shape."""
         box = (begin, tuple(int(extent) for extent in into.shape))
@@ -247,7 +253,7 @@ class _Reader:
                 continue
             shard = self._tensor(self._files[move.from_rank], name, into)
             at = _less(met[0], move.dst_begin)
-            about = self._shards[move.from_rank][name]
+            about = self._shard(move.from_rank, name)
             if about.flat is None:
                 at = _more(move.src_begin, at)
             else:

@@ -64,6 +64,8 @@ bool fp_is_own(const fp_use *use);
  */
 typedef ferry_status (*fp_call_fn)(void *context, ferry_error *error);
 bool fp_block(ferry_world *world, fp_call_fn call, void *context);
+/* What ranks have said, one behind the other, as a list of bytes. */
+PyObject *fp_list_parts(const void *all, const size_t *lengths, uint32_t n_ranks);
 /* The same of a call that has returned: whether it succeeded; else an exception is set. */
 bool fp_ended(ferry_status status, const ferry_error *error);
 

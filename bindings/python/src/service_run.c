@@ -355,18 +355,7 @@ static PyObject *agree(fp_service *own, PyObject *said)
     for (uint32_t r = 0; r < n; at += a.lengths[r++]) {
         yes = yes && a.lengths[r] > 0 && *at == '+';
     }
-    if (yes) {
-        return Py_INCREF(Py_None), Py_None;
-    }
-    at = a.all;
-    PyObject *list = PyList_New((Py_ssize_t)n);
-    for (uint32_t r = 0; list != NULL && r < n; at += a.lengths[r++]) {
-        PyObject *part = PyBytes_FromStringAndSize(at, (Py_ssize_t)a.lengths[r]);
-        if (part == NULL || PyList_SetItem(list, (Py_ssize_t)r, part) != 0) {
-            Py_CLEAR(list);
-        }
-    }
-    return list;
+    return yes ? (Py_INCREF(Py_None), Py_None) : fp_list_parts(a.all, a.lengths, n);
 }
 
 PyObject *fp_service_run(PyObject *self, PyObject *args)

@@ -112,3 +112,16 @@ bool fp_with_path(PyObject *path, fp_path_fn call, void *context)
     }
     return status == FERRY_OK;
 }
+
+PyObject *fp_list_parts(const void *all, const size_t *lengths, uint32_t n_ranks)
+{
+    PyObject *list = PyList_New((Py_ssize_t)n_ranks);
+    const char *at = all;
+    for (uint32_t r = 0; list != NULL && r < n_ranks; at += lengths[r++]) {
+        PyObject *part = PyBytes_FromStringAndSize(at, (Py_ssize_t)lengths[r]);
+        if (part == NULL || PyList_SetItem(list, (Py_ssize_t)r, part) != 0) {
+            Py_CLEAR(list);
+        }
+    }
+    return list;
+}

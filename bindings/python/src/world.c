@@ -358,16 +358,7 @@ static PyObject *all_gather(PyObject *self, PyObject *args, PyObject *kwargs)
         !collect(self, call_all_gather, &c)) {
         return NULL;
     }
-    uint32_t n = ferry_world_rank_count(c.world);
-    PyObject *list = PyList_New((Py_ssize_t)n);
-    const char *at = c.all;
-    for (uint32_t r = 0; list != NULL && r < n; r++) {
-        PyObject *part = PyBytes_FromStringAndSize(at, (Py_ssize_t)c.lengths[r]);
-        if (part == NULL || PyList_SetItem(list, (Py_ssize_t)r, part) != 0) {
-            Py_CLEAR(list);
-        }
-        at += c.lengths[r];
-    }
+    PyObject *list = fp_list_parts(c.all, c.lengths, ferry_world_rank_count(c.world));
     fp_leave(&((fp_world *)self)->use);
     return list;
 }
