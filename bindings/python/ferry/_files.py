@@ -314,7 +314,7 @@ def load(
     map: Optional["Map"] = None,
     cast: bool = False,
 ) -> LoadResult:
-    """Reads tensors of a checkpoint, logical or sharded, into tensors that are there.
+    """Reads tensors of a checkpoint, logical or cut by a mesh, into tensors that are there.
 
     ``tensors`` maps names to tensors of torch or numpy, which are written in place; of a DTensor,
     what this rank has. Each rank reads for itself, and only what it needs. ``map`` says how these
