@@ -122,16 +122,28 @@ def _why_not_written(local: Any) -> Optional[str]:
     if _is_torch(local):
         if local.is_meta:
             return "is on the device meta, where it has no memory: give it some, as by torch.empty_like"
-        strides = local.stride()
+        if str(local.layout) != "torch.strided":
+            return f"is of the layout {local.layout}: give a dense one"
+        strides, size = local.stride(), 1
     else:
         if not local.flags.writeable:
             return "is read-only: give a copy of it"
-        strides = local.strides
-    if 0 not in local.shape and any(
-        stride == 0 and extent > 1 for stride, extent in zip(strides, local.shape)
-    ):
+        strides, size = local.strides, local.itemsize
+    if _meets_itself(strides, local.shape, size):
         return "has elements that share their memory, as expand makes them: give a copy of it"
     return None
+
+
+def _meets_itself(strides: Sequence[int], shape: Sequence[int], reach: int) -> bool:
+    """Whether elements, each of a length of ``reach``, may lie on each other. In views of a dense
+    tensor a dimension steps over all that lies within those of lesser strides."""
+    if 0 in shape:
+        return False
+    for stride, extent in sorted((abs(s), n) for s, n in zip(strides, shape) if n > 1):
+        if stride < reach:
+            return True
+        reach += stride * (extent - 1)
+    return False
 
 
 def _zeros(shape: Sequence[int]) -> Numbers:
@@ -194,11 +206,13 @@ class _Reader:
         tensors = [
             {"name": one.name, "shape": one.shape, "dtype": one.dtype} for one in self.checkpoint
         ]
+        self._moves = {}
+        if all(0 in one.shape for one in self.checkpoint):
+            return  # no plan moves nothing
         made = plan({
             "format": "ferry.spec/1", "tensors": tensors, "source": side,
             "destination": {"mesh": [], "rules": [{"match": "*"}]},
         })  # fmt: skip
-        self._moves = {}
         for move in made.moves(0):
             if move.to_rank == 0:
                 self._moves.setdefault(move.tensor, []).append(move)
@@ -282,6 +296,8 @@ def _view(
 ) -> Any:
     library = sys.modules["torch"] if _is_torch(like) else sys.modules["numpy"]
     dtype = getattr(library, word, None)
+    if dtype is None and not _is_torch(like):  # of jax, whose types an array of numpy may have
+        dtype = getattr(sys.modules.get("ml_dtypes"), word, None)
     if dtype is None:
         raise Unsupported(
             f'tensor "{name}" is {word}, which {library.__name__} has no type for', tensor=name
@@ -299,7 +315,10 @@ def _view(
 
 def _copy(into: Any, part: Any) -> None:
     if _is_torch(into):
-        into.copy_(part)
+        # Torch writes to tensors that were made in this mode in that mode alone.
+        inference = sys.modules["torch"].inference_mode
+        with inference() if into.is_inference() else contextlib.nullcontext():
+            into.copy_(part)
     else:
         into[...] = part
 
@@ -831,8 +850,7 @@ def _save_sharded(state: Mapping[str, Any], path: Path, config: Any, world: Any,
 
     def write() -> bytes:
         if own.rank in layout["ranks"]:
-            place = layout["ranks"].index(own.rank)
-            file = os.path.join(folder.partial, f"rank-{place:05d}.safetensors")
+            file = os.path.join(folder.partial, f"rank-{own.rank:05d}.safetensors")
             with _writing(folder.path):
                 written[0] = _write_file(file, local, {})
         return b""

@@ -278,6 +278,49 @@ class Tensors(unittest.TestCase):
             self.assertTrue(torch.equal(of["e"].view(torch.uint8), tensors["e"].view(torch.uint8)))
             self.assertTrue(torch.equal(of["c"], tensors["c"]))
 
+    def test_tensors_that_were_made_for_inference(self) -> None:
+        ferry.save({"a": torch.ones(4)}, self.path("a"))
+        with torch.inference_mode():
+            one = torch.zeros(4)
+        ferry.load({"a": one}, self.path("a"))
+        self.assertEqual(one.tolist(), [1.0] * 4)
+
+    def test_cut_tensors_without_elements(self) -> None:
+        ferry.save({"a": torch.ones(0, 4)}, self.path("a"))
+        cut = {"mesh": [["tp", 2]], "rules": [{"match": "*", "shard": [{"dim": 1, "axis": "tp"}]}]}
+        ferry.reshard(self.path("a"), cut, self.path("b"))
+        self.assertEqual(ferry.load({"a": torch.ones(0, 4)}, self.path("b")).n_tensors, 1)
+
+    def test_elements_that_share_memory(self) -> None:
+        ferry.save({"a": torch.ones(2, 3)}, self.path("a"))
+        memory = torch.zeros(12)
+        for strides in ((0, 1), (1, 1), (2, 1), (1, 0)):
+            with self.assertRaisesRegex(ferry.InvalidInput, '"a" has elements that share their memory'):
+                ferry.load({"a": memory.as_strided((2, 3), strides)}, self.path("a"))
+        self.assertEqual(memory.tolist(), [0.0] * 12)
+        for strides in ((1, 2), (3, 1), (1, 3), (7, 2)):
+            one = memory.zero_().as_strided((2, 3), strides)
+            ferry.load({"a": one}, self.path("a"))
+            self.assertEqual(float(one.sum()), 6.0)
+        with self.assertRaisesRegex(ferry.InvalidInput, '"a" is of the layout torch.sparse_coo'):
+            ferry.load({"a": torch.zeros(2, 3).to_sparse()}, self.path("a"))
+
+    def test_arrays_of_ml_dtypes(self) -> None:
+        try:
+            import ml_dtypes
+            import numpy
+        except ImportError:
+            self.skipTest("ml_dtypes is not installed")
+        for word in ("bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu"):
+            wanted = numpy.array([0.5, 1, 2, 4]).astype(getattr(ml_dtypes, word))
+            ferry.save({"a": wanted}, self.path(word))
+            one = numpy.zeros(4, wanted.dtype)
+            ferry.load({"a": one}, self.path(word))
+            self.assertEqual(one.tobytes(), wanted.tobytes())
+            wide = numpy.zeros(4, "f4")
+            ferry.load({"a": wide}, self.path(word), cast=True)
+            self.assertEqual(wide.tolist(), [0.5, 1, 2, 4])
+
     def test_tensors_that_share_memory(self) -> None:
         ferry.save({"a": torch.ones(4), "b": torch.full((4,), 2.0)}, self.path("a"))
         memory = torch.zeros(8)
@@ -349,6 +392,49 @@ class Models(unittest.TestCase):
                 ferry.load_into(model, os.path.join(folder, "hf"))
 
 
+# Of some of the ranks, and of all in an order that is not theirs.
+MESHES = ([3, 1], [2], [[2, 3], [0, 1]], [3, 2, 1, 0])
+
+
+def check_other_meshes(folder: str) -> None:
+    """A DTensor is its full_tensor(), whatever ranks its mesh has and in which order."""
+    import torch.distributed as dist
+    from torch.distributed.device_mesh import DeviceMesh
+    from torch.distributed.tensor import Shard, distribute_tensor
+
+    for number, ranks in enumerate(MESHES):
+        path = os.path.join(folder, f"mesh{number}")
+        mesh = DeviceMesh("cpu", torch.tensor(ranks))
+        whole = torch.arange(24.0).reshape(8, 3)
+        model = torch.nn.Module()
+        made = distribute_tensor(whole.clone(), mesh, [Shard(0)] * mesh.ndim)
+        model.register_parameter("w", torch.nn.Parameter(made))
+        ferry.save_from(model, path)
+        read = torch.zeros(8, 3)
+        ferry.load({"w": read}, path)
+        assert torch.equal(read, whole), ranks
+        wanted = made.to_local().clone()
+        made.to_local().zero_()
+        ferry.load_into(model, path)
+        assert torch.equal(made.to_local(), wanted), ranks
+    own = dist.new_group([1, 2])  # in which they are 0 and 1
+    if dist.get_rank() in (1, 2):
+        from ferry import _ferry
+        from ferry._exchange import TorchExchange
+
+        world = _ferry.world_from_exchange(TorchExchange(own))
+        mesh = DeviceMesh("cpu", torch.tensor([1, 2]))
+        model.w = torch.nn.Parameter(distribute_tensor(whole.clone(), mesh, [Shard(0)]))
+        try:
+            ferry.save_from(model, os.path.join(folder, "group"), world=world)
+            raise AssertionError("saved by the numbers of another world")
+        except ferry.InvalidInput as error:
+            assert "in torch.distributed, by which meshes count" in str(error), error
+        world.close()
+    else:
+        DeviceMesh("cpu", torch.tensor([1, 2]))
+
+
 def rank_main(rank: int, folder: str, queue: Any) -> None:
     import torch.distributed as dist
     from torch.distributed.device_mesh import init_device_mesh
@@ -377,6 +463,7 @@ def rank_main(rank: int, folder: str, queue: Any) -> None:
         for name, one in model.state_dict().items():
             whole = one.full_tensor() if hasattr(one, "full_tensor") else one
             assert torch.equal(whole, full[name]), name
+        check_other_meshes(folder)
         try:
             ferry.save_from(model, os.path.join(folder, "saved"))
             raise AssertionError("saved twice")

@@ -112,6 +112,19 @@ def held(extent: int, steps: Sequence[Step], coordinates: Dict[int, int]) -> Lis
     return intervals
 
 
+def coordinates_of(holding: Holding, rank: int) -> Dict[int, int]:
+    """Where a rank is on the mesh, as what it holds of a tensor says.
+
+    >>> coordinates_of(Holding((8,), "u8", (2, 2), (4, 5, 6, 7), ()), 6)
+    {0: 1, 1: 0}
+    """
+    place = holding.ranks.index(rank)
+    return {
+        axis: place // math.prod(holding.mesh[axis + 1 :]) % size
+        for axis, size in enumerate(holding.mesh)
+    }
+
+
 def boxes_of(
     holding: Holding, rank: int
 ) -> List[Tuple[List[int], List[int], List[int]]]:
@@ -121,11 +134,7 @@ def boxes_of(
     >>> boxes_of(Holding((8, 2), "u8", (2,), (4, 5), (("strided", 0, 2),)), 5)
     [([2, 0], [2, 2], [0, 0]), ([6, 0], [2, 2], [2, 0])]
     """
-    place = holding.ranks.index(rank)
-    coordinates = {
-        axis: place // math.prod(holding.mesh[axis + 1 :]) % size
-        for axis, size in enumerate(holding.mesh)
-    }
+    coordinates = coordinates_of(holding, rank)
     per_dim = []
     for dim, extent in enumerate(holding.shape):
         at, found = 0, []
@@ -277,10 +286,7 @@ def _owner(holding: Holding, dim: int, begin: int, end: int) -> Dict[str, int]:
 
 def local_box(piece: Piece, holding: Holding, rank: int) -> Optional[Tuple[slice, ...]]:
     """Where the rank's part of the piece lies in its shard of the tensor; None: it has none."""
-    place = holding.ranks.index(rank) % math.prod(holding.mesh)
-    coordinates = {}
-    for axis in reversed(range(len(holding.mesh))):
-        place, coordinates[axis] = divmod(place, holding.mesh[axis])
+    coordinates = coordinates_of(holding, rank)
     box = []
     for dim, extent in enumerate(holding.shape):
         runs = held(extent, holding.steps(dim), coordinates)

@@ -147,14 +147,22 @@ def memory_of(state_dict: Local) -> Dict[str, Any]:
     return found
 
 
+def _own_rank() -> int:
+    """The number by which device meshes call this process."""
+    import torch.distributed as dist
+
+    return int(dist.get_rank())
+
+
 def runs_of(dtensor: Any, name: str) -> List[List[_placements.Interval]]:
     """For each dimension the intervals of the whole tensor that this rank has, in order; none where
     it is not of the mesh."""
     holding = _holding(dtensor, name, 0)
-    place = dtensor.device_mesh.get_coordinate()
-    if place is None:
+    rank = _own_rank()
+    if rank not in holding.ranks:
         return [[] for _ in holding.shape]
-    coordinates = dict(enumerate(place))
+    # Not torch's own coordinates, which are others where a mesh lists ranks in another order.
+    coordinates = _placements.coordinates_of(holding, rank)
     return [
         _placements.held(extent, holding.steps(dim), coordinates)
         for dim, extent in enumerate(holding.shape)
@@ -174,6 +182,11 @@ def layout_of_all(
             "each by themselves"
         )
     (mesh, ranks), = meshes
+    if _own_rank() != world.rank:
+        raise InvalidInput(
+            f"this rank is {_own_rank()} in torch.distributed, by which meshes count, and "
+            f"{world.rank} in the world: give a world of torch's default group"
+        )
     rules, tensors = {}, []
     for name, one in holdings.items():
         rules[name] = _placements.rule_of(_whole(name, one), one)
