@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #ifndef MADV_POPULATE_WRITE
@@ -193,6 +194,16 @@ ferry_status fy_pages_alloc_checked(uint64_t bytes, void **base_out, ferry_error
     return FERRY_OK;
 }
 
+/*
+ * Not by the C library's mremap: UCX puts a function of four arguments in its place, which drops
+ * where to, so that the pages would go nowhere, or wherever a register points.
+ */
+static bool move_pages_onto(void *base, void *fresh, uint64_t bytes)
+{
+    unsigned long flags = MREMAP_MAYMOVE | MREMAP_FIXED;
+    return syscall(SYS_mremap, fresh, (size_t)bytes, (size_t)bytes, flags, base) == (long)base;
+}
+
 ferry_status fy_pages_renew(void *base, uint64_t bytes, ferry_error *error)
 {
     void *fresh =
@@ -204,8 +215,7 @@ ferry_status fy_pages_renew(void *base, uint64_t bytes, ferry_error *error)
     ferry_status status = fy_pages_populate(fresh, bytes, error);
     if (status == FERRY_OK) {
         memcpy(fresh, base, (size_t)bytes);
-        if (mremap(fresh, (size_t)bytes, (size_t)bytes, MREMAP_MAYMOVE | MREMAP_FIXED, base) ==
-            base) {
+        if (move_pages_onto(base, fresh, bytes)) {
             return FERRY_OK;
         }
         status = fy_fail(error, FERRY_ERR_NO_MEMORY, "%llu bytes could not be mapped again: %s",

@@ -31,6 +31,13 @@ ssize_t pwrite(int fd, const void *bytes, size_t n, off_t at)
     return syscall(SYS_pwrite64, fd, bytes, n, at);
 }
 
+/* The C library's as UCX leaves it in a process that uses it: it takes four arguments, and pages do
+ * not go where the fifth says. */
+void *mremap(void *old, size_t old_bytes, size_t bytes, int flags, ...)
+{
+    return (void *)syscall(SYS_mremap, old, old_bytes, bytes, (unsigned long)flags, 4096ul + 1);
+}
+
 static unsigned char byte_of(uint64_t at, uint64_t version)
 {
     return (unsigned char)((at + version) * 0x9e3779b97f4a7c15u >> 56);
