@@ -26,24 +26,24 @@ def _is_unicode(name: str) -> bool:
     return True
 
 
-def patterns(subset: Union[None, str, Iterable[str]]) -> Optional[str]:
-    """The library's list of patterns, of a text or of several."""
-    if subset is None or isinstance(subset, str):
-        return text("subset", subset)
+def patterns(given: Union[None, str, Iterable[str]], name: str = "subset") -> Optional[str]:
+    """The library's list of patterns, of a text or of several; ``name`` is the argument's."""
+    if given is None or isinstance(given, str):
+        return text(name, given)
     try:
-        given = list(subset)
+        listed = list(given)
     except TypeError:
         raise InvalidInput(
-            f"subset is of type {type(subset).__name__}: give a pattern, or a list of them"
+            f"{name} is of type {type(given).__name__}: give a pattern, or a list of them"
         ) from None
-    if not given:
-        raise InvalidInput("subset is an empty list: give names or patterns, or None for all")
-    for one in given:
+    if not listed:
+        raise InvalidInput(f"{name} is an empty list: give names or patterns, or None for all")
+    for one in listed:
         if not isinstance(one, str) or not one or "," in one:
             raise InvalidInput(
-                f"subset has the entry {one!r}: entries are names or patterns, without commas"
+                f"{name} has the entry {one!r}: entries are names or patterns, without commas"
             )
-    return text("subset", ",".join(given))
+    return text(name, ",".join(listed))
 
 
 def named_tensors(tensors: object) -> List[Tuple[str, Any]]:

@@ -56,6 +56,19 @@ class Specs(unittest.TestCase):
             with self.subTest(ascii(given)), self.assertRaisesRegex(ferry.InvalidInput, words):
                 ferry.plan(TWO, subset=given)  # type: ignore[arg-type]
 
+    def test_what_is_unchanged(self) -> None:
+        old, new = {"v": bytearray(4), "w": bytearray(8)}, {"v": bytearray(4), "w": bytearray(8)}
+        with ferry.Refit(old, new, TWO, delta=True) as refit:
+            refit.run()
+            old["v"][0] = old["w"][0] = 7
+            refit.service.mark_unchanged(["v"])
+            refit.run()
+            self.assertEqual((new["v"][0], new["w"][0]), (0, 7))
+            for given, words in (([], "names is an empty list"), (3, "names is of type int"),
+                                 ("v\0", "zero bytes")):
+                with self.subTest(ascii(given)), self.assertRaisesRegex(ferry.InvalidInput, words):
+                    refit.service.mark_unchanged(given)  # type: ignore[arg-type]
+
     def test_subsets_of_nothing(self) -> None:
         for given in ("x", ["x"]):
             with self.assertRaisesRegex(ferry.InvalidPlan, 'no tensor of the destination fits the subset "x"'):
