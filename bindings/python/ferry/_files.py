@@ -15,7 +15,7 @@ import struct
 import sys
 from dataclasses import dataclass, field
 from typing import (
-    TYPE_CHECKING, Any, Dict, Iterator, List, Mapping, Optional, Sequence, Set, Tuple, Union,
+    IO, TYPE_CHECKING, Any, Callable, Dict, Iterator, List, Mapping, Optional, Sequence, Set, Tuple, Union,
 )  # fmt: skip
 
 from . import _ferry, _publish
@@ -544,8 +544,9 @@ def save(
         and all(isinstance(text, str) for one in metadata.items() for text in one)
     ):
         raise InvalidInput("metadata is no dict of texts with texts, which is all that files take")
-    with _Folder(path) as folder:
-        return _write_logical(folder, tensors, metadata or {}, part_bytes)
+    return _Folder(path).write(
+        lambda folder: _write_logical(folder, tensors, metadata or {}, part_bytes)
+    )
 
 
 def _check_name(name: str) -> None:
@@ -606,6 +607,10 @@ def _is_file_name(given: str) -> bool:
 _NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP, errno.EINVAL)
 
 
+def _open_lock(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NOFOLLOW, 0o600)
+
+
 class _Folder:
     """A folder beside the wanted one, which takes its name when all is in it.
 
@@ -620,12 +625,21 @@ class _Folder:
         hidden = f".{os.path.basename(self.path)}.ferry-saving"
         self.partial = os.path.join(os.path.dirname(self.path), hidden)
         self._lock_path = self.partial + "-lock"
-        self._lock: Optional[int] = None
+        # A file and no number: whatever raises where, it is closed with the last who knows it.
+        self._lock: Optional[IO[str]] = None
         self._is_made = False
 
-    def __enter__(self) -> str:
-        self.make()
-        return self.partial
+    def write(self, fill: Callable[[str], int]) -> int:
+        """Makes the folder of what ``fill`` writes to the one that it is given, and returns what that
+        returns. A signal's handler may raise anywhere: the next save works."""
+        try:
+            self.make()
+            with _writing(self.path):
+                written = fill(self.partial)
+            self.finish()
+            return written
+        finally:
+            self.give_up()
 
     def make(self) -> None:
         try:
@@ -637,6 +651,7 @@ class _Folder:
                     shutil.rmtree(self.partial, ignore_errors=True)
                 elif os.path.lexists(self.partial):  # which then is the lock
                     raise self._taken(f", or has left {self.partial}: remove that where none is")
+                self._is_made = has_lock  # then whatever is there is this one's
                 os.mkdir(self.partial)
                 self._is_made = True
         except BaseException:
@@ -656,11 +671,11 @@ class _Folder:
     def _take_lock(self) -> bool:
         """Whether there are locks at all."""
         while True:
-            self._lock = os.open(self._lock_path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+            self._lock = open(self._lock_path, "a", opener=_open_lock)
             try:
                 fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError as error:
-                os.close(self._lock)
+                self._lock.close()
                 self._lock = None
                 if error.errno in _NO_LOCKS:
                     with contextlib.suppress(OSError):
@@ -670,9 +685,9 @@ class _Folder:
                     raise self._taken() from None
                 raise
             with contextlib.suppress(FileNotFoundError):
-                if os.path.samestat(os.fstat(self._lock), os.lstat(self._lock_path)):
+                if os.path.samestat(os.fstat(self._lock.fileno()), os.lstat(self._lock_path)):
                     return True
-            os.close(self._lock)  # its owner has removed it meanwhile
+            self._lock.close()  # its owner has removed it meanwhile
 
     def finish(self) -> None:
         with _writing(self.path):
@@ -688,24 +703,16 @@ class _Folder:
 
     def give_up(self) -> None:
         """Removes what is not finished, and lets others write. May be called more than once."""
-        if self._is_made:
-            shutil.rmtree(self.partial, ignore_errors=True)
-        self._is_made = False
-        if self._lock is not None:
-            with contextlib.suppress(OSError):
-                os.unlink(self._lock_path)
-            os.close(self._lock)
-        self._lock = None
-
-    def __exit__(self, kind: object, error: Any, trace: object) -> None:
         try:
-            if kind is None:
-                self.finish()
-            else:
-                with _writing(self.path):
-                    raise error
+            if self._is_made:
+                shutil.rmtree(self.partial, ignore_errors=True)
+            self._is_made = False
         finally:
-            self.give_up()
+            lock, self._lock = self._lock, None
+            if lock is not None:
+                with contextlib.suppress(OSError):
+                    os.unlink(self._lock_path)
+                lock.close()
 
 
 # ---- modules ----
@@ -816,12 +823,15 @@ def save_from(model: Any, path: Path, *, config: Any = None, world: Any = None) 
     state = _state_of(model)
     config = getattr(model, "config", None) if config is None else config
     if not any(hasattr(tensor, "placements") for tensor in state.values()):
-        with _Folder(path) as folder:
-            _write_config(folder, config)
-            return _write_logical(folder, state, {"format": "pt"}, _PART_BYTES)
+        return _Folder(path).write(lambda folder: _write_module(folder, state, config))
     from .adapters.torch import layout_of_all
 
     return _save_sharded(state, path, config, world, layout_of_all)
+
+
+def _write_module(folder: str, state: Mapping[str, Any], config: Any) -> int:
+    _write_config(folder, config)
+    return _write_logical(folder, state, {"format": "pt"}, _PART_BYTES)
 
 
 def _write_config(folder: str, config: Any) -> None:

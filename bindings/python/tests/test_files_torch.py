@@ -6,10 +6,12 @@ import math
 import multiprocessing
 import os
 import random
+import shutil
+import sys
 import tempfile
 import threading
 import unittest
-from typing import Any, Dict
+from typing import Any, Callable, Dict
 
 import ferry
 from ferry import _files
@@ -233,11 +235,50 @@ class Tensors(unittest.TestCase):
         self.assertEqual([name for name in os.listdir(self.folder.name) if name[0] == "."], [])
 
     def test_a_folder_that_another_holds(self) -> None:
-        with _files._Folder(self.path("a")) as partial:
+        def fill(partial: str) -> int:
             with self.assertRaisesRegex(ferry.FileError, "another save is writing it"):
                 ferry.save({"w": torch.zeros(2)}, self.path("a"))
             self.assertTrue(os.path.isdir(partial))
+            return 3
+
+        self.assertEqual(_files._Folder(self.path("a")).write(fill), 3)
         self.assertTrue(os.path.isdir(self.path("a")))
+
+    def test_interrupts(self) -> None:
+        """As a signal's handler may raise: before the first line of a save, the second, and so on. The
+        folder is there as a whole or not at all, and the next save works."""
+        wanted = {"w": torch.arange(6.0)}
+        number = 0
+        while self.interrupted(number, lambda: ferry.save(wanted, self.path("a"))):
+            number += 1
+            if os.path.exists(self.path("a")):
+                self.check(load_file(self.path("a/model.safetensors")), wanted)
+                shutil.rmtree(self.path("a"))
+            ferry.save(wanted, self.path("a"))
+            self.assertEqual(os.listdir(self.folder.name), ["a"], number)
+            shutil.rmtree(self.path("a"))
+        self.assertGreater(number, 100)
+
+    def interrupted(self, number: int, call: Callable[[], Any]) -> bool:
+        """Raises at a step of ferry's files, as of a debugger, and hears of it; false: it had fewer."""
+        left = [number]
+
+        def step(frame: Any, event: str, value: Any) -> Any:
+            if frame.f_code.co_filename == _files.__file__ and event in ("call", "line", "return"):
+                left[0] -= 1
+                if left[0] < 0:
+                    raise KeyboardInterrupt
+            return step
+
+        before = sys.gettrace()
+        sys.settrace(step)
+        try:
+            call()
+        except KeyboardInterrupt:
+            return True
+        finally:
+            sys.settrace(before)
+        return False
 
     def test_what_a_dead_save_has_left(self) -> None:
         os.mkdir(self.path(".a.ferry-saving"))
