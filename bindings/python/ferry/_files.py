@@ -15,7 +15,8 @@ import struct
 import sys
 from dataclasses import dataclass, field
 from typing import (
-    IO, TYPE_CHECKING, Any, Callable, Dict, Iterator, List, Mapping, Optional, Sequence, Set, Tuple, Union,
+    IO, TYPE_CHECKING, Any, Callable, Dict, Iterator, List, Mapping, Optional, Sequence, Set, Tuple,
+    Union,
 )  # fmt: skip
 
 from . import _ferry, _publish
@@ -630,8 +631,8 @@ class _Folder:
         self._is_made = False
 
     def write(self, fill: Callable[[str], int]) -> int:
-        """Makes the folder of what ``fill`` writes to the one that it is given, and returns what that
-        returns. A signal's handler may raise anywhere: the next save works."""
+        """Makes the folder of what ``fill`` writes to the one that it is given, and returns what
+        that returns. A signal's handler may raise anywhere: the next save works."""
         try:
             self.make()
             with _writing(self.path):

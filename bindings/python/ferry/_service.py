@@ -597,11 +597,11 @@ class RemoteCopyService:
         self._own().resume(ledger)
 
     def mark_unchanged(self, names: Union[None, str, Iterable[str]] = None) -> None:
-        """Before a run, with ``delta=True``: this rank's sources of these names (a pattern or several,
-        as ``subset``; None: all) are what they were in the run before, and no rank has changed what it
-        received of them. That run then does not even compare them, if the one before ended well; with
-        ``commit="swap"`` say it before two runs in a row. Where it is not true, destinations keep
-        what they had: ``checksum="end"`` finds out.
+        """Before a run, with ``delta=True``: this rank's sources of these names (a pattern or
+        several, as ``subset``; None: all) are what they were in the run before, and no rank has
+        changed what it received of them. That run then does not even compare them, if the one
+        before ended well; with ``commit="swap"`` say it before two runs in a row. Where it is not
+        true, destinations keep what they had: ``checksum="end"`` finds out.
         """
         self._own().mark_unchanged(patterns(names, "names"))
 
