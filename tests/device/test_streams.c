@@ -57,15 +57,19 @@ static fy_exec_queue *adopt(void)
     return queue;
 }
 
+/*
+ * Words only grow: a busy machine may have a stream look at its word long after that was opened,
+ * and one that found it shut for the next stream would wait for good.
+ */
+static uint64_t number = 1;
+
 /* From here on it waits: the device has come to what lies before the wait. */
 static void shut(CUstream stream, size_t word)
 {
-    static uint64_t number;
     CUdeviceptr reached = (CUdeviceptr)(uintptr_t)&words[MOST];
-    atomic_store(&words[word], 0);
     assert_int_equal(cuStreamWriteValue64(stream, reached, ++number, CU_STREAM_WRITE_VALUE_DEFAULT),
                      CUDA_SUCCESS);
-    assert_int_equal(cuStreamWaitValue64(stream, (CUdeviceptr)(uintptr_t)&words[word], 1,
+    assert_int_equal(cuStreamWaitValue64(stream, (CUdeviceptr)(uintptr_t)&words[word], number,
                                          CU_STREAM_WAIT_VALUE_GEQ),
                      CUDA_SUCCESS);
     for (int ms = 0; atomic_load(&words[MOST]) != number; ms++) {
@@ -77,7 +81,7 @@ static void shut(CUstream stream, size_t word)
 
 static void open_again(size_t word)
 {
-    atomic_store(&words[word], 1);
+    atomic_store(&words[word], number);
     sleep_ms(2);
 }
 

@@ -10,11 +10,15 @@
 /*
  * A busy machine may keep a stream from going on for longer than it is looked at: then it is given
  * up for nothing, which costs no more than a stream. So those given up are looked at again, until a
- * search has taken SEARCH_NS.
+ * search has taken SEARCH_NS. Where this thread hardly gets to look in that time, whoever moves the
+ * streams on hardly gets to do so either: the search goes on until it has looked often, or is
+ * LONGEST_NS.
  */
 enum {
     LOOK_NS = 3000000,
     SEARCH_NS = 100000000,
+    SEARCH_LOOKS = 25,
+    LONGEST_NS = 2000000000,
     BUSY_NS = 200000000,
     MOST_STREAMS = 12,
     MOST_OF_DEVICE = 256, /* spares, before no more streams are made to find others */
@@ -171,13 +175,15 @@ static ferry_status find_fresh(fy_exec_queue *own, CUstream *stream_out, ferry_e
 /* *stream_out stays NULL where there is none. */
 static ferry_status find_other(fy_exec_queue *own, CUstream *stream_out, ferry_error *error)
 {
-    uint64_t since = own->n_probes + 1, end = now_ns() + SEARCH_NS;
+    uint64_t since = own->n_probes + 1, begin_ns = now_ns(), ns = 0;
     if (!find_spare(own, since, stream_out)) {
         FY_TRY(find_fresh(own, stream_out, error));
     }
-    for (uint32_t i = 0; *stream_out == NULL && now_ns() < end; i++) {
+    for (uint32_t i = 0;
+         *stream_out == NULL && ns < LONGEST_NS && (ns < SEARCH_NS || i < SEARCH_LOOKS); i++) {
         fy_cuda_nap(i);
         (void)find_spare(own, since, stream_out);
+        ns = now_ns() - begin_ns;
     }
     return FERRY_OK;
 }
