@@ -297,11 +297,13 @@ typedef struct ferry_mixed_counts {
                                    of it on the way count as what comes */
     uint64_t between_bytes;     /* put to other nodes */
     uint64_t n_device_elements; /* of pieces that were copied or summed in memory of another kind */
+    uint64_t n_ahead; /* calls that a kernel made in the order of the caller's stream by itself: no
+                         host began or ended them */
 } ferry_mixed_counts;
 
 #define FERRY_MIXED_COUNTS_INIT                                                                    \
     {                                                                                              \
-        sizeof(ferry_mixed_counts), 0, 0, 0, 0, 0, 0, 0                                            \
+        sizeof(ferry_mixed_counts), 0, 0, 0, 0, 0, 0, 0, 0                                         \
     }
 
 /* What this rank has done since then. */

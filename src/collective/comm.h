@@ -94,11 +94,20 @@ typedef struct fy_mix_boards {
     uint32_t n_waiting; /* drivers of lanes that wait for a rank that is not there */
 } fy_mix_boards;
 
+/* Calls that were asked for on queues, which have their numbers before they begin. */
+typedef struct fy_mix_asked {
+    pthread_mutex_t lock; /* held until a call is on its queue */
+    uint64_t last;        /* the last one's number */
+    uint32_t n;           /* that are not over */
+    bool is_unsure;       /* graphs may have calls between them */
+} fy_mix_asked;
+
 struct ferry_mixed_comm {
     fy_mix_program program;
     fy_mix_wires wires;
     fy_mix_state state;
     fy_mix_boards boards;
+    fy_mix_asked asked;
     ferry_world *world;               /* retained */
     fy_captures captures;             /* calls that graphs have */
     fy_work work;                     /* what others can ask of its calls; has its number */
@@ -211,6 +220,10 @@ ferry_status fy_comm_check_ready(const ferry_mixed_comm *comm, const char *what,
 ferry_status fy_comm_begin(ferry_mixed_comm *comm, uint32_t op, const ferry_mixed_tensor *in,
                            const ferry_mixed_tensor *out, uint32_t mode, uint32_t block_lines,
                            ferry_status refusal, ferry_error *error);
+/* What a call that was checked will be when it begins, but for its number; by a kernel. */
+void fy_comm_foresee(const ferry_mixed_comm *comm, uint32_t op, const ferry_mixed_tensor *in,
+                     const ferry_mixed_tensor *out, uint32_t mode, uint32_t block_lines,
+                     fy_mix_call *call_out);
 /* Checks, and begins a call in the geometry of a block size (0: the default one). */
 ferry_status fy_comm_run(ferry_mixed_comm *comm, uint32_t op, const ferry_mixed_tensor *in,
                          const ferry_mixed_tensor *out, uint32_t mode, uint32_t block_lines,

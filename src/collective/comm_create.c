@@ -265,6 +265,7 @@ ferry_status ferry_mixed_comm_create(ferry_world *world, const ferry_mixed_comm_
     comm->world = world;
     fy_world_retain(world);
     pthread_mutex_init(&comm->wires.network, NULL);
+    pthread_mutex_init(&comm->asked.lock, NULL);
     fy_joint_enter(world, FY_JOINT_MIXED_CREATE, 0);
     ferry_status status = fy_take_mixed_comm_options(options, &comm->options, error);
     if (status == FERRY_OK && comm->options.refusal != NULL) {
@@ -298,6 +299,7 @@ void ferry_mixed_comm_destroy(ferry_mixed_comm *comm)
     fy_free(comm->own_engines);
     fy_free(comm->own_tune_file);
     pthread_mutex_destroy(&comm->wires.network);
+    pthread_mutex_destroy(&comm->asked.lock);
     ferry_world_destroy(comm->world);
     fy_free(comm);
 }
@@ -382,7 +384,11 @@ ferry_status ferry_mixed_comm_reset_counts(ferry_mixed_comm *comm, ferry_error *
         lane->n_steps_done = lane->n_waits = 0;
         lane->inside_written = lane->inside_read = lane->between = lane->device_elements = 0;
     }
-    return comm->kernel == NULL ? FERRY_OK : fy_mix_kernel_reset(comm->kernel, error);
+    if (comm->kernel == NULL) {
+        return FERRY_OK;
+    }
+    FY_TRY(fy_world_check_order(comm->world, "reset_counts", error));
+    return fy_mix_kernel_reset(comm->kernel, error);
 }
 
 /* The engine towards the first other rank inside the node, or on another node; "" if none is. */

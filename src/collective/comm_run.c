@@ -61,13 +61,21 @@ static void cut_call(const fy_mix_program *program, fy_mix_call *call, uint32_t 
 }
 
 /* What messages and boards say of it. */
-static void name_call(ferry_mixed_comm *comm, uint32_t op, uint32_t mode,
+static void name_call(const ferry_mixed_comm *comm, fy_mix_call *call, uint32_t op, uint32_t mode,
                       const ferry_mixed_tensor *in)
 {
-    fy_mix_call *call = &comm->state.call;
     call->op = op;
     call->mode = mode;
     call->count = fy_mix_call_piece(comm, op, in);
+}
+
+void fy_comm_foresee(const ferry_mixed_comm *comm, uint32_t op, const ferry_mixed_tensor *in,
+                     const ferry_mixed_tensor *out, uint32_t mode, uint32_t block_lines,
+                     fy_mix_call *call_out)
+{
+    name_call(comm, call_out, op, mode, in);
+    set_tensors(call_out, in, out);
+    cut_call(fy_comm_program(comm), call_out, op, mode, call_out->count, block_lines);
 }
 
 static void set_call(ferry_mixed_comm *comm, uint32_t op, uint32_t mode, uint32_t block_lines,
@@ -75,11 +83,9 @@ static void set_call(ferry_mixed_comm *comm, uint32_t op, uint32_t mode, uint32_
 {
     fy_mix_call *call = &comm->state.call;
     fy_caches caches = fy_caches_here();
-    name_call(comm, op, mode, in);
-    set_tensors(call, in, out);
+    fy_comm_foresee(comm, op, in, out, mode, block_lines, call);
     call->stream = fy_caches_are_passed(&caches, comm->world->n_local_ranks, in->buffer.base,
                                         in->buffer.bytes, out->buffer.base, out->buffer.bytes);
-    cut_call(fy_comm_program(comm), call, op, mode, call->count, block_lines);
 }
 
 /* Tensors of the smallest call, in the handle's own memory. */
@@ -106,7 +112,7 @@ static void set_library_call(ferry_mixed_comm *comm, uint32_t op, uint32_t mode,
     fy_mix_call *call = &comm->state.call;
     ferry_mixed_tensor meeting[2];
     list_meeting(comm, meeting);
-    name_call(comm, op, mode, in);
+    name_call(comm, call, op, mode, in);
     call->stream = false;
     set_tensors(call, &meeting[0], &meeting[1]);
     cut_call(&comm->program, call, comm->ops[0], comm->modes[0], 1, 0);

@@ -8,10 +8,12 @@
 #include "base/checked.h"
 #include "base/log.h"
 #include "collective/kernel_state.h"
+#include "world/order.h"
 #include "world/world.h"
 
 #include <stdatomic.h>
 #include <string.h>
+#include <time.h>
 
 static fy_lanes_board *board_of(const fy_mix_kernel *kernel)
 {
@@ -89,6 +91,7 @@ ferry_status fy_mix_kernel_launch(fy_mix_kernel *kernel, const fy_mix_call *call
                                      error));
     fill_call(kernel, call, use, &launch);
     launch.watch.deadline_ns = deadline_ns;
+    kernel->at = kernel->on.queue;
     kernel->before = atomic_load(kernel->on.last);
     kernel->is_launched = true; /* also of what fails something may be under way: see drain */
     kernel->has_rung = false;
@@ -107,9 +110,141 @@ ferry_status fy_mix_kernel_launch(fy_mix_kernel *kernel, const fy_mix_call *call
     return status;
 }
 
+/* Longer than the host ever waits: only one that sees nothing any more leaves it to the kernel. */
+static uint64_t deadline_of(const fy_settings *settings)
+{
+    return settings->entry_ns < 0 ? 0 : 2 * (uint64_t)(settings->deadline_ns + settings->entry_ns);
+}
+
+/*
+ * Going ahead
+ */
+
+static bool is_same(fy_space a, fy_space b)
+{
+    return a.kind == b.kind && a.device == b.device;
+}
+
+bool fy_mix_kernel_may_go_ahead(const fy_mix_kernel *kernel, const fy_mix_call *call,
+                                fy_space queue)
+{
+    const fy_space own = {.kind = kernel->on.row->kind, .device = kernel->on.number};
+    return kernel->is_alone && is_same(queue, own) && is_same(call->in_space, own) &&
+           is_same(call->out_space, own);
+}
+
+ferry_status fy_mix_kernel_go_ahead(const fy_mix_kernel *kernel, const fy_mix_call *call,
+                                    fy_exec_queue *queue, fy_mix_ahead *ahead_out,
+                                    ferry_error *error)
+{
+    fy_mix_tensor_use use[2] = {{.base = (void *)(uintptr_t)call->in}, {.base = call->out}};
+    fy_mix_ahead ahead = {
+        .number = call->number, .n_lanes = call->geometry.n_lanes, .queue = queue};
+    fy_lanes_call launch;
+    fill_call(kernel, call, use, &launch);
+    launch.watch.deadline_ns = deadline_of(kernel->settings);
+    FY_TRY(kernel->on.exec->lanes(queue, &launch, error));
+    FY_TRY(kernel->on.exec->mark(queue, &ahead.end, error));
+    *ahead_out = ahead;
+    return FERRY_OK;
+}
+
+static bool is_over(const fy_mix_kernel *kernel, const fy_mix_ahead *ahead)
+{
+    return fy_exec_reached(kernel->on.exec, ahead->queue, ahead->end, NULL) != FERRY_ERR_TIMEOUT;
+}
+
+static bool has_come(const fy_mix_kernel *kernel, const fy_mix_ahead *ahead)
+{
+    const fy_lanes_report *reports = reports_of(kernel);
+    bool has = false;
+    for (uint32_t i = 0; i < ahead->n_lanes && !has; i++) {
+        has = __atomic_load_n(&reports[i].begun, __ATOMIC_ACQUIRE) >= ahead->number;
+    }
+    return has || is_over(kernel, ahead);
+}
+
+/* Nobody waits for the host here, and what lies before the call may take long. */
+static void pause_longer(uint32_t n_looks)
+{
+    enum { SHORT_LOOKS = 200, LONG_NS = 500000 };
+    const struct timespec moment = {.tv_nsec = LONG_NS};
+    if (n_looks < SHORT_LOOKS) {
+        fy_exec_pause(n_looks);
+    } else {
+        nanosleep(&moment, NULL);
+    }
+}
+
+void fy_mix_kernel_await(const fy_mix_kernel *kernel, const fy_mix_ahead *ahead)
+{
+    for (uint32_t i = 0; !has_come(kernel, ahead); i++) {
+        pause_longer(i);
+    }
+}
+
+static void await_end(const fy_mix_kernel *kernel, const fy_mix_ahead *ahead)
+{
+    for (uint32_t i = 0; !is_over(kernel, ahead); i++) {
+        fy_exec_pause(i);
+    }
+}
+
+void fy_mix_kernel_expect(fy_mix_kernel *kernel, const fy_mix_ahead *ahead)
+{
+    kernel->ahead = ahead;
+}
+
+void fy_mix_kernel_part(fy_mix_kernel *kernel)
+{
+    if (!is_over(kernel, kernel->ahead)) {
+        fy_mix_kernel_stop(kernel);
+        await_end(kernel, kernel->ahead);
+    }
+    kernel->ahead = NULL;
+}
+
+/* The call that begins here is the one that went ahead. */
+static ferry_status join(fy_mix_kernel *kernel, const fy_mix_call *call, ferry_error *error)
+{
+    const fy_mix_ahead *ahead = kernel->ahead;
+    if (ahead->number != call->number) {
+        return fy_fail(error, FERRY_ERR_MISUSE,
+                       "mixed collective: call %llu of rank %u was put on its stream as call %llu: "
+                       "another thread has made calls of this handle meanwhile",
+                       (unsigned long long)call->number, kernel->program.topology.world_rank,
+                       (unsigned long long)ahead->number);
+    }
+    kernel->n_ahead++;
+    kernel->is_launched = true;
+    kernel->at = ahead->queue;
+    kernel->before = 0;
+    kernel->ticket = ahead->end;
+    kernel->since_ns = fy_now_ns();
+    kernel->waits = 0;
+    kernel->on.late_out = (ferry_buffer){.base = NULL};
+    return FERRY_OK;
+}
+
 /*
  * Looking on
  */
+
+/*
+ * What lanes of this call wait for, as waits_of. Another call may be on the queue behind it, whose
+ * lanes say the like: so what is read counts where this one is not over.
+ */
+static uint64_t look(fy_mix_lane *lane)
+{
+    const fy_mix_kernel *kernel = lane->kernel;
+    uint32_t link = lane->link;
+    uint64_t waits = waits_of(kernel, &link);
+    if (fy_exec_reached(kernel->on.exec, kernel->at, kernel->ticket, NULL) != FERRY_ERR_TIMEOUT) {
+        return 0;
+    }
+    lane->link = link;
+    return waits;
+}
 
 /* What a lane has said as it stopped; NULL: none has. One that was only stopped knows least. */
 static const fy_lanes_report *find_report(const fy_mix_kernel *kernel)
@@ -186,8 +321,7 @@ static bool is_held_up(const fy_mix_lane *lane)
         return false;
     }
     if (has_begun(kernel, lane->call) ||
-        fy_exec_reached(kernel->on.exec, kernel->on.queue, kernel->before, NULL) ==
-            FERRY_ERR_TIMEOUT) {
+        fy_exec_reached(kernel->on.exec, kernel->at, kernel->before, NULL) == FERRY_ERR_TIMEOUT) {
         kernel->since_ns = now_ns;
         return false;
     }
@@ -211,22 +345,18 @@ static fy_progress fail_held_up(fy_mix_lane *lane)
     return FY_PROGRESS_FAILED;
 }
 
-/* Longer than the host ever waits: only one that sees nothing any more leaves it to the kernel. */
-static uint64_t deadline_of(const fy_settings *settings)
-{
-    return settings->entry_ns < 0 ? 0 : 2 * (uint64_t)(settings->deadline_ns + settings->entry_ns);
-}
-
 /* The whole call: launched, and then looked at. */
 static fy_progress run(fy_mix_lane *lane)
 {
     fy_mix_kernel *kernel = lane->kernel;
     if (!kernel->is_launched) {
-        if (!fy_mix_device_is_next(&kernel->on)) {
+        if (kernel->ahead == NULL && !fy_mix_device_is_next(&kernel->on)) {
             return FY_PROGRESS_BLOCKED;
         }
-        lane->status =
-            fy_mix_kernel_launch(kernel, lane->call, deadline_of(kernel->settings), &lane->error);
+        lane->status = kernel->ahead != NULL
+                           ? join(kernel, lane->call, &lane->error)
+                           : fy_mix_kernel_launch(kernel, lane->call, deadline_of(kernel->settings),
+                                                  &lane->error);
         fy_mix_device_step_aside(&kernel->on);
         lane->moved++;
         if (lane->status != FERRY_OK) {
@@ -234,9 +364,9 @@ static fy_progress run(fy_mix_lane *lane)
         }
     }
     ferry_status status =
-        fy_exec_reached(kernel->on.exec, kernel->on.queue, kernel->ticket, &lane->error);
+        fy_exec_reached(kernel->on.exec, kernel->at, kernel->ticket, &lane->error);
     if (status == FERRY_ERR_TIMEOUT) {
-        uint64_t waits = waits_of(kernel, &lane->link);
+        uint64_t waits = look(lane);
         lane->moved += waits != kernel->waits;
         kernel->waits = waits;
         return is_held_up(lane) ? fail_held_up(lane) : FY_PROGRESS_BLOCKED;
@@ -256,7 +386,7 @@ static fy_progress run(fy_mix_lane *lane)
 
 static bool is_awaited(fy_mix_lane *lane)
 {
-    return waits_of(lane->kernel, &lane->link) == 0;
+    return look(lane) == 0;
 }
 
 static void ring(void *context)
@@ -267,7 +397,7 @@ static void ring(void *context)
 static bool ring_when_done(fy_mix_lane *lane, fy_bell *bell)
 {
     fy_mix_kernel *kernel = lane->kernel;
-    if (!kernel->is_launched) {
+    if (!kernel->is_launched || kernel->ahead != NULL) { /* a host function would hold up others */
         return false;
     }
     kernel->has_rung =
@@ -293,15 +423,21 @@ static void drain(fy_mix_lane *lane)
     }
     if (lane->index == 0 && lane->kernel->is_launched) {
         fy_mix_kernel_stop(lane->kernel);
-        fy_exec_finish(lane->kernel->on.exec, lane->kernel->on.queue, NULL);
+        if (lane->kernel->ahead != NULL) {
+            await_end(lane->kernel, lane->kernel->ahead);
+        } else {
+            fy_exec_finish(lane->kernel->on.exec, lane->kernel->on.queue, NULL);
+        }
         lane->kernel->is_launched = false;
     }
 }
 
-/* A turn that has come rings no bell. */
+/* A turn that has come rings no bell, and neither does the end of a call that went ahead. */
 static bool is_polled(fy_mix_lane *lane)
 {
-    return !lane->kernel->is_launched && !fy_mix_device_is_next(&lane->kernel->on);
+    const fy_mix_kernel *kernel = lane->kernel;
+    return kernel->ahead != NULL ||
+           (!kernel->is_launched && !fy_mix_device_is_next(&lane->kernel->on));
 }
 
 const fy_mix_verbs fy_mix_kernel_verbs = {.whole = run,
@@ -326,9 +462,11 @@ ferry_status fy_mix_kernel_count(const ferry_mixed_comm *comm, ferry_mixed_count
                                  ferry_error *error)
 {
     fy_mix_kernel *kernel = comm->kernel;
+    FY_TRY(fy_world_check_order(comm->world, "get_counts", error));
     if (kernel->is_launched) { /* to read them is to wait for its end */
         return fy_fail(error, FERRY_ERR_MISUSE, "get_counts: a call of this handle is under way");
     }
+    counts->n_ahead = kernel->n_ahead;
     fy_lanes_state *now = fy_alloc_zeroed(kernel->program.n_lanes, sizeof *now);
     FY_TRY(fy_check_memory(now != NULL, "the counts of a kernel", error));
     ferry_status status = read_states(kernel, now, error);
@@ -347,6 +485,7 @@ ferry_status fy_mix_kernel_count(const ferry_mixed_comm *comm, ferry_mixed_count
 
 ferry_status fy_mix_kernel_reset(fy_mix_kernel *kernel, ferry_error *error)
 {
+    kernel->n_ahead = 0;
     return kernel->is_launched ? fy_fail(error, FERRY_ERR_MISUSE,
                                          "reset_counts: a call of this handle is under way")
                                : read_states(kernel, kernel->counted, error);

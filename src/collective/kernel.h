@@ -18,6 +18,33 @@ ferry_status fy_mix_kernel_open(ferry_mixed_comm *comm, ferry_error *error);
 /* Waits for what is under way, which ends soon if others do not come any more. */
 void fy_mix_kernel_close(ferry_mixed_comm *comm);
 
+/*
+ * A call that is on the queue it was asked for on before it begins here: nothing that comes behind
+ * it waits for the host, which only looks on. Its number was given when it was asked for.
+ */
+typedef struct fy_mix_ahead {
+    uint64_t number; /* 0: it is none */
+    uint32_t n_lanes;
+    fy_exec_queue *queue;
+    fy_ticket end;
+} fy_mix_ahead;
+
+/*
+ * Whether a call on a queue of that space may be made like that: its tensors lie on the device, and
+ * no other rank's kernel may be in the stream's channel.
+ */
+bool fy_mix_kernel_may_go_ahead(const fy_mix_kernel *kernel, const fy_mix_call *call,
+                                fy_space queue);
+/* Puts it there. call: as foreseen, with its number. */
+ferry_status fy_mix_kernel_go_ahead(const fy_mix_kernel *kernel, const fy_mix_call *call,
+                                    fy_exec_queue *queue, fy_mix_ahead *ahead_out,
+                                    ferry_error *error);
+/* Until the device has come to it. */
+void fy_mix_kernel_await(const fy_mix_kernel *kernel, const fy_mix_ahead *ahead);
+/* The next call that begins is this one; and it has ended, or was refused: then it is stopped. */
+void fy_mix_kernel_expect(fy_mix_kernel *kernel, const fy_mix_ahead *ahead);
+void fy_mix_kernel_part(fy_mix_kernel *kernel);
+
 /* The lanes' counts since the last reset, added to. */
 ferry_status fy_mix_kernel_count(const ferry_mixed_comm *comm, ferry_mixed_counts *counts,
                                  ferry_error *error);

@@ -14,6 +14,7 @@
 
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 enum { N_TRIALS = 3, ALIGNMENT = 256 };
 
@@ -23,6 +24,7 @@ static const uint64_t TRIAL_NS = (uint64_t)5000000000;
 /* What each rank says of itself, in two turns. */
 typedef struct first_word {
     uint64_t identity; /* of the device */
+    uint64_t process;  /* of those that use the same device: which one it is */
     uint32_t most_lanes;
     uint32_t can; /* go on: what is wrong was logged */
     fy_mix_fleet_word fleet;
@@ -63,6 +65,7 @@ static ferry_status find_device(opening *o, first_word *word)
     }
     FY_TRY(kernel->on.exec->most_lanes(kernel->on.number, &word->most_lanes, &word->identity,
                                        &o->why));
+    word->process = (uint64_t)getpid();
     word->fleet = fy_mix_fleet_ask(o->comm, &kernel->on);
     return fy_mix_device_take_queue(o->comm->world, &kernel->on, &o->why);
 }
@@ -75,6 +78,19 @@ static uint32_t count_lanes(const opening *o, const first_word *words, const fir
         n_sharing += words[i].identity == own->identity;
     }
     return own->most_lanes / n_sharing;
+}
+
+/*
+ * Other ranks of this process may have streams in the channels of this one's: a kernel there that
+ * waits for theirs may hold them up.
+ */
+static bool is_alone(const opening *o, const first_word *words, const first_word *own)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < o->comm->world->n_ranks; i++) {
+        n += words[i].identity == own->identity && words[i].process == own->process;
+    }
+    return n == 1;
 }
 
 static ferry_status check_sums(opening *o)
@@ -432,6 +448,7 @@ static ferry_status settle_lanes(opening *o, bool *all_out, ferry_error *error)
         *all_out = false;
     }
     if (*all_out) {
+        o->kernel->is_alone = is_alone(o, words, &own);
         o->fleet_unit = fleet_unit(o, words);
         o->status = make_program(o, n_lanes, o->fleet_unit != 0);
     }

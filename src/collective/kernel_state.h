@@ -18,11 +18,15 @@ struct fy_mix_kernel {
     fy_lanes_watch watch;
     fy_lanes_tables tables[FERRY_MIXED_N_OPS][FERRY_MIXED_N_MODES];
     fy_lanes_state *counted; /* of each lane, when counts were reset */
+    uint64_t n_ahead;        /* since then */
+    bool is_alone;           /* of the ranks of this process, on its device */
     /* Of a call. */
+    const fy_mix_ahead *ahead; /* NULL: the host launches it, on the handles' own queue */
     bool is_launched;
-    fy_ticket before; /* of what lies before it on the queue */
-    int64_t since_ns; /* when all its blocks might have begun */
-    bool has_rung;    /* it will be said when it is over */
+    fy_exec_queue *at; /* the queue that it is on */
+    fy_ticket before;  /* of what lies before it there */
+    int64_t since_ns;  /* when all its blocks might have begun */
+    bool has_rung;     /* it will be said when it is over */
     fy_ticket ticket;
     uint64_t waits; /* of lanes, as they were seen last */
 };

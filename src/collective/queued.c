@@ -8,6 +8,8 @@
  */
 #include "base/alloc.h"
 #include "collective/comm.h"
+#include "collective/kernel.h"
+#include "collective/library.h"
 #include "world/bell.h"
 
 #include <errno.h>
@@ -36,6 +38,9 @@ typedef struct queued_call {
     ferry_status refusal; /* what was wrong when it was asked for, with `why` */
     ferry_error why;
     queued_request *request; /* NULL: run */
+    bool is_counted;         /* among those that were asked for */
+    fy_mix_call foreseen;    /* of one that goes ahead; its number is 0: it does not */
+    fy_mix_ahead ahead;
 } queued_call;
 
 /*
@@ -150,20 +155,43 @@ static void end_request(queued_request *request, ferry_status status, const ferr
  * Calls
  */
 
-static ferry_status run_queued(void *context, ferry_error *error)
+/* The queue has come to the call, which is made now, or was by the kernel that went ahead. */
+static ferry_status make_call(queued_call *call, ferry_error *error)
 {
-    queued_call *call = context;
     ferry_mixed_comm *comm = call->comm;
+    bool is_ahead = call->ahead.number != 0;
     *error = call->why;
     while (atomic_exchange(&comm->busy, true)) { /* by a call that was there before the queue's */
         sched_yield();
     }
     comm->state.cancelled = call->request == NULL ? NULL : &call->request->cancelled;
+    if (is_ahead) {
+        fy_mix_kernel_expect(comm->kernel, &call->ahead);
+    }
     ferry_status status =
         fy_comm_call(comm, call->op, call->has_in ? &call->in : NULL,
                      call->has_out ? &call->out : NULL, call->mode, call->refusal, error);
+    if (is_ahead) {
+        fy_mix_kernel_part(comm->kernel);
+    }
     comm->state.cancelled = NULL;
     fy_comm_give_back(comm);
+    return status;
+}
+
+static ferry_status run_queued(void *context, ferry_error *error)
+{
+    queued_call *call = context;
+    ferry_mixed_comm *comm = call->comm;
+    if (call->ahead.number != 0) {
+        fy_mix_kernel_await(comm->kernel, &call->ahead);
+    }
+    ferry_status status = make_call(call, error);
+    if (call->is_counted) {
+        pthread_mutex_lock(&comm->asked.lock);
+        comm->asked.n--;
+        pthread_mutex_unlock(&comm->asked.lock);
+    }
     return status;
 }
 
@@ -225,6 +253,71 @@ static ferry_status capture(const queued_call *call, fy_queue *queue, bool is_as
     return fy_transport_capture(comm->wires.transport, queue, &queued, &comm->captures, error);
 }
 
+/* What a call will have that is asked for now; 0: nobody knows. Under the lock. */
+static uint64_t next_number(ferry_mixed_comm *comm)
+{
+    fy_mix_asked *asked = &comm->asked;
+    if (asked->n == 0) {
+        asked->last = comm->state.call.number;
+        asked->is_unsure = false;
+    }
+    asked->last++;
+    asked->is_unsure = asked->is_unsure || fy_captures_exist(&comm->captures);
+    return asked->is_unsure ? 0 : asked->last;
+}
+
+/*
+ * Whether a kernel can be put on the stream now, so that what comes behind it does not wait for the
+ * host. What is wrong with a call is found again, and said, in its turn.
+ */
+static bool foresee(queued_call *call, fy_queue *queue, uint64_t number)
+{
+    const ferry_mixed_comm *comm = call->comm;
+    uint32_t mode = call->mode, block_lines = 0;
+    ferry_error why;
+    if (number == 0 || comm->kernel == NULL || !comm->state.by_kernel ||
+        atomic_load(&comm->broken) != FERRY_OK || !call->has_in || !call->has_out ||
+        fy_mix_call_check(comm, call->op, &call->in, &call->out, &why) != FERRY_OK) {
+        return false;
+    }
+    uint64_t bytes = fy_mix_call_piece(comm, call->op, &call->in) * comm->program.element_bytes;
+    if (fy_mix_call_mode(comm, call->op, bytes, &mode, &block_lines, &why) != FERRY_OK ||
+        fy_mix_library_makes(comm->library, mode)) {
+        return false;
+    }
+    fy_comm_foresee(comm, call->op, &call->in, &call->out, mode, block_lines, &call->foreseen);
+    call->foreseen.number = number;
+    return fy_mix_kernel_may_go_ahead(comm->kernel, &call->foreseen, fy_queue_space(queue)) &&
+           fy_queue_may_meet(queue);
+}
+
+static ferry_status launch_ahead(void *context, fy_exec_queue *queue, fy_ticket *end_out,
+                                 ferry_error *error)
+{
+    queued_call *call = context;
+    FY_TRY(fy_mix_kernel_go_ahead(call->comm->kernel, &call->foreseen, queue, &call->ahead, error));
+    *end_out = call->ahead.end;
+    return FERRY_OK;
+}
+
+/* One that does not begin uses up its number, too: so others find out. */
+static ferry_status put(queued_call *call, fy_queue *queue, const char *what, ferry_error *error)
+{
+    ferry_transport *transport = call->comm->wires.transport;
+    uint64_t number = next_number(call->comm);
+    if (call->refusal == FERRY_OK && foresee(call, queue, number)) {
+        fy_queued ahead = queued_of(call, what);
+        ahead.launch = launch_ahead;
+        call->refusal = fy_transport_enqueue(transport, queue, &ahead, &call->why);
+        if (call->refusal == FERRY_OK) {
+            return FERRY_OK;
+        }
+        *error = call->why;
+    }
+    fy_queued queued = queued_of(call, what);
+    return fy_transport_enqueue(transport, queue, &queued, error);
+}
+
 /* On a device's queue that was entered; FERRY_OK, or the refusal, where it will be made. */
 static ferry_status enqueue(queued_call *call, fy_queue *queue, const char *what,
                             bool *is_queued_out, ferry_error *error)
@@ -235,8 +328,13 @@ static ferry_status enqueue(queued_call *call, fy_queue *queue, const char *what
     if (call->refusal != FERRY_OK) {
         call->why = *error;
     }
-    fy_queued queued = queued_of(call, what);
-    FY_TRY(fy_transport_enqueue(comm->wires.transport, queue, &queued, error));
+    call->is_counted = true;
+    pthread_mutex_lock(&comm->asked.lock);
+    ferry_status status = put(call, queue, what, error);
+    comm->asked.n += status == FERRY_OK;
+    comm->asked.last -= status != FERRY_OK;
+    pthread_mutex_unlock(&comm->asked.lock);
+    FY_TRY(status);
     *is_queued_out = true;
     return call->refusal;
 }

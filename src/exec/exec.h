@@ -124,7 +124,7 @@ typedef struct fy_exec {
      * A call of a program of lanes: see lanes.h. Everything that it names by an address must be
      * memory that the queue's device reaches, pinned memory of the host included, and must stay.
      * Lanes wait for those of other ranks: a call that does not end by its deadline, or by the
-     * board's `stop`, holds up the queue. (all three optional: devices of this kind run no such
+     * board's `stop`, holds up the queue. (all five optional: devices of this kind run no such
      * programs)
      */
     ferry_status (*lanes)(fy_exec_queue *queue, const fy_lanes_call *call, ferry_error *error);
@@ -135,6 +135,8 @@ typedef struct fy_exec {
      */
     ferry_status (*lanes_take)(fy_exec_queue *queue, void **page_out, ferry_error *error);
     void (*lanes_give)(void *page);
+    /* The same on a queue that is not a stream of the caller's, without a page. */
+    ferry_status (*lanes_meet)(fy_exec_queue *queue, ferry_error *error);
     /*
      * How many lanes a device runs at once: all calls that meet there share them. Its identity is
      * the same in all processes, and no other device's.

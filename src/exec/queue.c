@@ -17,7 +17,7 @@
  * the driver has set the word.
  */
 
-/* Deferred work: number n sets the word to n when it has returned. */
+/* Deferred work, or watched: number n sets the word to n when it has returned. */
 typedef struct job {
     struct job *next;
     fy_queue *queue;
@@ -44,6 +44,8 @@ typedef struct kept {
     fy_ticket ticket; /* behind which the queue needs it no more */
 } kept;
 
+typedef enum meeting { MEETING_UNKNOWN = 0, MEETING_MAY, MEETING_NEVER } meeting;
+
 struct fy_queue {
     fy_queue *next;
     ferry_queue *handle;
@@ -57,6 +59,7 @@ struct fy_queue {
     pthread_mutex_t verbs; /* who calls verbs has it; also of what follows */
     uint64_t n_deferred;
     kept *kept;
+    meeting meeting;
 
     pthread_mutex_t lock; /* of what follows; never held while a verb is called */
     pthread_cond_t changed;
@@ -319,7 +322,7 @@ static ferry_status need_driver(fy_queue *queue, ferry_error *error)
                                   strerror(problem));
 }
 
-/* On a thread of the exec's. */
+/* Mostly on a thread of the exec's. */
 static void wake(void *context)
 {
     job *one = context;
@@ -379,6 +382,57 @@ ferry_status fy_queue_defer(fy_queue *queue, fy_queue_fn function, void *context
     pthread_mutex_lock(&queue->verbs);
     ferry_status status = need_driver(queue, error);
     FY_THEN(status, enqueue(queue, one, error));
+    pthread_mutex_unlock(&queue->verbs);
+    if (status != FERRY_OK) {
+        fy_free(one);
+    }
+    return status;
+}
+
+bool fy_queue_may_meet(fy_queue *queue)
+{
+    pthread_mutex_lock(&queue->verbs);
+    if (queue->meeting == MEETING_UNKNOWN) {
+        bool is_adopted = queue->native != (void *)queue->own;
+        bool may = is_adopted || (queue->exec->lanes_meet != NULL &&
+                                  queue->exec->lanes_meet(queue->own, NULL) == FERRY_OK);
+        queue->meeting = may ? MEETING_MAY : MEETING_NEVER;
+    }
+    bool may_meet = queue->meeting == MEETING_MAY;
+    pthread_mutex_unlock(&queue->verbs);
+    return may_meet;
+}
+
+fy_space fy_queue_space(const fy_queue *queue)
+{
+    return queue->space;
+}
+
+const fy_exec *fy_queue_exec(const fy_queue *queue)
+{
+    return queue->exec;
+}
+
+/* Under the lock of verbs, so that jobs are in the order of what the exec does. */
+static ferry_status begin_watched(fy_queue *queue, fy_queue_begin_fn begin, job *one,
+                                  ferry_error *error)
+{
+    FY_TRY(need_driver(queue, error));
+    FY_TRY(begin(one->context, queue->own, error));
+    queue->n_deferred++;
+    append(queue, one);
+    wake(one);
+    return FERRY_OK;
+}
+
+ferry_status fy_queue_watch(fy_queue *queue, fy_queue_begin_fn begin, fy_queue_fn function,
+                            void *context, ferry_error *error)
+{
+    job *one = fy_alloc_zeroed(1, sizeof *one);
+    FY_TRY(fy_check_memory(one != NULL, "work on a queue", error));
+    *one = (job){.queue = queue, .function = function, .context = context};
+    pthread_mutex_lock(&queue->verbs);
+    ferry_status status = begin_watched(queue, begin, one, error);
     pthread_mutex_unlock(&queue->verbs);
     if (status != FERRY_OK) {
         fy_free(one);
@@ -713,6 +767,19 @@ ferry_status ferry_queue_is_captured(ferry_queue *handle, bool *is_captured_out,
     return status;
 }
 
+/* The exec, and the driver, which has looked on and may have more to say than the exec. */
+static ferry_status finish(fy_queue *queue, ferry_error *error)
+{
+    pthread_mutex_lock(&queue->verbs);
+    uint64_t n = queue->n_deferred;
+    pthread_mutex_unlock(&queue->verbs);
+    ferry_status status = fy_exec_finish(queue->exec, queue->own, error);
+    for (uint32_t i = 0; atomic_load(&queue->word) < n; i++) {
+        fy_exec_pause(i);
+    }
+    return status;
+}
+
 ferry_status ferry_queue_synchronize(ferry_queue *handle, ferry_error *error)
 {
     fy_queue *queue;
@@ -722,7 +789,7 @@ ferry_status ferry_queue_synchronize(ferry_queue *handle, ferry_error *error)
                                        "queue would wait for itself",
                                        error);
     if (status == FERRY_OK) {
-        status = fy_exec_finish(queue->exec, queue->own, error);
+        status = finish(queue, error);
         pthread_mutex_lock(&queue->lock);
         if (queue->status != FERRY_OK) {
             status = fy_forward(error, queue->status, &queue->error);

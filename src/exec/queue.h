@@ -44,6 +44,24 @@ void fy_queue_end(fy_queue *queue);
 typedef ferry_status (*fy_queue_fn)(void *context, ferry_error *error);
 ferry_status fy_queue_defer(fy_queue *queue, fy_queue_fn function, void *context,
                             ferry_error *error);
+/*
+ * Work that the device does by itself, and that the host looks on at: begin puts it on the queue,
+ * now, and calls verbs alone; the function is called on the queue's thread when that has done what
+ * was given to it before, and returns when the work is over. Later work of the device's does not
+ * wait for it, but ferry_queue_synchronize does. Where this fails the function is not called; what
+ * begin has put there stays. Not in host order. Entered.
+ */
+typedef ferry_status (*fy_queue_begin_fn)(void *context, fy_exec_queue *queue, ferry_error *error);
+ferry_status fy_queue_watch(fy_queue *queue, fy_queue_begin_fn begin, fy_queue_fn function,
+                            void *context, ferry_error *error);
+/*
+ * Whether its kernels may wait for those of other ranks, and hold up no other queue of ferry's: a
+ * stream that was adopted may, of another one it is found out at the first question, which may take
+ * a second. Entered.
+ */
+bool fy_queue_may_meet(fy_queue *queue);
+fy_space fy_queue_space(const fy_queue *queue);
+const fy_exec *fy_queue_exec(const fy_queue *queue);
 
 /*
  * Whether what is put on the queue is captured in a graph now. FERRY_ERR_MISUSE where the capture

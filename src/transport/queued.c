@@ -10,6 +10,7 @@
 typedef struct deferred {
     ferry_transport *transport; /* retained */
     fy_queued call;
+    const fy_exec *exec;
     void *context[]; /* its words */
 } deferred;
 
@@ -22,7 +23,11 @@ static ferry_status perform(ferry_transport *transport, const fy_queued *call, v
     ferry_status status = call->function(context, error);
     ferry_transport_close(transport);
     fy_order_leave();
-    fy_order_give_back(world);
+    if (call->launch != NULL) {
+        fy_order_end_watch(world);
+    } else {
+        fy_order_give_back(world);
+    }
     ferry_world_destroy(world);
     if (call->ended != NULL) {
         call->ended(context, status, error);
@@ -47,12 +52,29 @@ static ferry_status run(void *context, ferry_error *error)
     return status;
 }
 
+static bool is_over(const fy_order_end *end)
+{
+    return fy_exec_reached(end->by, end->queue, end->ticket, NULL) != FERRY_ERR_TIMEOUT;
+}
+
+/* Under the lock of the queue's verbs. */
+static ferry_status launch(void *context, fy_exec_queue *queue, ferry_error *error)
+{
+    deferred *work = context;
+    fy_order_end end = {.is_over = is_over, .by = work->exec, .queue = queue};
+    FY_TRY(work->call.launch(work->context, queue, &end.ticket, error));
+    fy_order_watch(work->transport->world, &end);
+    return FERRY_OK;
+}
+
 /* On a queue that was entered and is a device's. */
 static ferry_status defer(fy_queue *queue, deferred *work, ferry_error *error)
 {
     ferry_transport *transport = work->transport;
     FY_TRY(take(transport, queue, work->call.what, error));
-    ferry_status status = fy_queue_defer(queue, run, work, error);
+    ferry_status status = work->call.launch != NULL
+                              ? fy_queue_watch(queue, launch, run, work, error)
+                              : fy_queue_defer(queue, run, work, error);
     if (status != FERRY_OK) {
         fy_order_give_back(transport->world);
         ferry_world_destroy(transport->world);
@@ -66,7 +88,7 @@ ferry_status fy_transport_enqueue(ferry_transport *transport, fy_queue *queue,
 {
     deferred *work = fy_alloc_zeroed(1, sizeof *work + what->context_bytes);
     FY_TRY(fy_check_memory(work != NULL, "work on a queue", error));
-    *work = (deferred){.transport = transport, .call = *what};
+    *work = (deferred){.transport = transport, .call = *what, .exec = fy_queue_exec(queue)};
     memcpy(work->context, what->context, what->context_bytes);
     ferry_status status = defer(queue, work, error);
     if (status != FERRY_OK) {
@@ -102,7 +124,7 @@ static pthread_mutex_t captures_lock = PTHREAD_MUTEX_INITIALIZER;
 
 typedef struct fy_captured {
     struct fy_captured *next; /* of the object's */
-    fy_captures *of;       /* NULL: the object has ended them */
+    fy_captures *of;          /* NULL: the object has ended them */
     ferry_transport *transport;
     fy_queue *queue; /* that the world belongs to meanwhile */
     fy_queued call;

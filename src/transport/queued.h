@@ -26,6 +26,12 @@ typedef struct fy_queued {
     const void *context;
     size_t context_bytes;
     /*
+     * What the device does by itself: puts it there, now, and says where its end is; the function
+     * looks on. NULL: the function does it, in the queue's order.
+     */
+    ferry_status (*launch)(void *context, fy_exec_queue *queue, fy_ticket *end_out,
+                           ferry_error *error);
+    /*
      * Of what a graph calls; both optional. Before each call, while the object that it uses surely
      * lives; and when no graph has it any more, if the object does.
      */

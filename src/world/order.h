@@ -15,6 +15,13 @@
 ferry_status fy_order_take(ferry_world *world, const void *queue, const char *what,
                            ferry_error *error);
 void fy_order_give_back(ferry_world *world);
+/*
+ * The work that was taken last is only looked on at, until the device is there: whoever comes when
+ * all is over, and this is not given back yet, waits for that and is not refused.
+ */
+void fy_order_watch(ferry_world *world, const fy_order_end *end);
+/* As give_back, of such work. */
+void fy_order_end_watch(ferry_world *world);
 
 /* The thread that does the work, around it. */
 void fy_order_enter(const ferry_world *world);
@@ -25,10 +32,10 @@ bool fy_order_is_entered(const ferry_world *world);
  * such work goes on at once. */
 void fy_order_await(ferry_world *world);
 
-ferry_status fy_order_refuse(const ferry_world *world, const char *what, ferry_error *error);
+ferry_status fy_order_refuse(ferry_world *world, const char *what, ferry_error *error);
 
 /* Whether a call in host order may use the world now; one load where it may. */
-static inline ferry_status fy_world_check_order(const ferry_world *world, const char *what,
+static inline ferry_status fy_world_check_order(ferry_world *world, const char *what,
                                                 ferry_error *error)
 {
     return atomic_load_explicit(&world->queue, memory_order_relaxed) == NULL

@@ -129,6 +129,14 @@ typedef struct fy_shrink_hook {
     void *context;
 } fy_shrink_hook;
 
+/* Where a device has come to the end of work that is only looked on at. */
+typedef struct fy_order_end {
+    bool (*is_over)(const struct fy_order_end *end);
+    const void *by; /* whose queue it is: both stay for good */
+    void *queue;
+    uint64_t ticket;
+} fy_order_end;
+
 struct ferry_world {
     const fy_world_ops *ops;
     void *impl;
@@ -174,6 +182,8 @@ struct ferry_world {
     /* The queue that has work of this world under way, and how much: see order.h. */
     const void *_Atomic queue;
     uint32_t n_queued;
+    uint32_t n_watched; /* of these */
+    fy_order_end last_watched;
 };
 
 void fy_world_retain(ferry_world *world);

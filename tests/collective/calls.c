@@ -2,6 +2,7 @@
 #include "collective/suite.h"
 
 #include "support/devices.h"
+#include "support/graphs.h"
 
 #include <math.h>
 #include <sched.h>
@@ -306,6 +307,23 @@ static void bring_back(scene *c, const areas *a, const ferry_mixed_tensor *tenso
     }
 }
 
+/*
+ * A stream of ferry's, or one of the caller's: where a driver has such. One that is adopted while a
+ * kernel of another rank of this process waits in its channel may be held up by that.
+ */
+static ferry_queue *open_queue(scene *c, int32_t device, bool adopts)
+{
+    ferry_queue *queue = NULL;
+    if (adopts && device_kind() == FERRY_MEMORY_CUDA && !c->me->engine->threads) {
+        c->streams[device] = graphs_stream_of(device);
+        must(c->me,
+             ferry_queue_adopt(device_kind(), device, c->streams[device], &queue, &c->me->error));
+    } else {
+        must(c->me, ferry_queue_create(device_kind(), device, &queue, &c->me->error));
+    }
+    return queue;
+}
+
 /* Of a device that both tensors can be used on, or NULL: in host order, as other ranks may be. */
 static ferry_queue *draw_queue(scene *c, const call *what, const tensors *t)
 {
@@ -318,7 +336,7 @@ static ferry_queue *draw_queue(scene *c, const call *what, const tensors *t)
         return NULL;
     }
     if (c->queues[device] == NULL) {
-        must(c->me, ferry_queue_create(device_kind(), device, &c->queues[device], &c->me->error));
+        c->queues[device] = open_queue(c, device, one_in(&random, 2));
     }
     c->n_queued++;
     return c->queues[device];

@@ -1,6 +1,7 @@
 /* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
 #include "collective/suite.h"
 #include "support/devices.h"
+#include "support/graphs.h"
 
 /* Drawing */
 
@@ -242,8 +243,12 @@ void scene_drop(scene *c)
     free(c->in);
     free(c->out);
     free(c->copy);
-    ferry_queue_destroy(c->queues[0]);
-    ferry_queue_destroy(c->queues[1]);
+    for (int device = 0; device < 2; device++) {
+        ferry_queue_destroy(c->queues[device]);
+        if (c->streams[device] != NULL) {
+            graphs_end_stream_of(device, c->streams[device]);
+        }
+    }
     for (int i = 0; i < 4; i++) {
         ferry_memory_free(&c->away[i / 2][i % 2]);
     }

@@ -38,6 +38,7 @@ typedef struct scene {
     ferry_buffer away[2][2]; /* of input and output, on each device, guards and all */
     uint64_t n_away;         /* calls with such a tensor */
     ferry_queue *queues[2];  /* of each device; NULL until there is a call on it */
+    void *streams[2];        /* that they have adopted; NULL: none */
     uint64_t n_queued;
     uint32_t skew_us; /* ranks sleep up to so long before some calls; 0: never */
     char name[160];
@@ -123,8 +124,10 @@ void case_autotune(rank_context *me);
 void case_life(rank_context *me);
 void case_shared_transport(rank_context *me);
 
-/* cases_captured.c */
+/* cases_stream.c */
 void case_captured(rank_context *me);
+void case_ahead(rank_context *me);
+void case_ahead_differs(rank_context *me);
 
 /* cases_create.c */
 void case_bad_create(rank_context *me);

@@ -59,6 +59,37 @@ static inline void graphs_close(void *stream)
     driver_must("cuStreamDestroy_v2", (uintptr_t)stream, 0, 0, 0);
 }
 
+/* A stream of any device, and its end; what is this thread's stays. */
+static inline void graphs_enter(int device)
+{
+    void *context = NULL;
+    driver_must("cuInit", 0, 0, 0, 0);
+    driver_must("cuDevicePrimaryCtxRetain", (uintptr_t)&context, (uintptr_t)device, 0, 0);
+    driver_must("cuCtxPushCurrent_v2", (uintptr_t)context, 0, 0, 0);
+}
+
+static inline void graphs_leave(int device)
+{
+    void *context = NULL;
+    driver_must("cuCtxPopCurrent_v2", (uintptr_t)&context, 0, 0, 0);
+    driver_must("cuDevicePrimaryCtxRelease_v2", (uintptr_t)device, 0, 0, 0);
+}
+
+static inline void *graphs_stream_of(int device)
+{
+    graphs_enter(device);
+    void *stream = graphs_new_stream();
+    graphs_leave(device);
+    return stream;
+}
+
+static inline void graphs_end_stream_of(int device, void *stream)
+{
+    graphs_enter(device);
+    graphs_close(stream);
+    graphs_leave(device);
+}
+
 /* One that goes on while the other waits: streams share channels, in which one holds up others. */
 static inline void *graphs_stream_apart(void *other, void *pinned)
 {

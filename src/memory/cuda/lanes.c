@@ -2,7 +2,6 @@
 /* Programs of lanes: one kernel for a call, with a block of threads for each lane. */
 #include "exec/exec.h"
 
-#include "base/alloc.h"
 #include "memory/cuda/late.h"
 #include "memory/cuda/memory.h"
 #include "memory/cuda/queue.h"
@@ -12,15 +11,9 @@
 
 typedef struct late_call {
     fy_cuda_late late;
+    uint64_t number; /* of the mark behind it */
     fy_lanes_call call;
 } late_call;
-
-static void end_meeting(fy_cuda_job *job, bool failed)
-{
-    (void)job;
-    (void)failed;
-    fy_cuda_meeting_ends();
-}
 
 /* Tensors are memory of the device's own, of its primary context, and not freed. Entered. */
 static ferry_status check_tensors(const fy_exec_queue *queue, const fy_lanes_call *call,
@@ -38,37 +31,41 @@ static ferry_status check_tensors(const fy_exec_queue *queue, const fy_lanes_cal
     return FERRY_OK;
 }
 
-static ferry_status launch(fy_exec_queue *queue, const fy_lanes_call *call, ferry_error *error)
+/*
+ * A mark says when the meeting is over, and no host function: what comes behind the kernel would
+ * wait for that.
+ */
+static ferry_status launch(fy_exec_queue *queue, const late_call *one, ferry_error *error)
 {
-    FY_TRY(check_tensors(queue, call, error));
-    uint64_t n_threads = (uint64_t)call->n_lanes * FY_CUDA_THREADS;
-    fy_cuda_job *job = fy_alloc_zeroed(1, sizeof *job);
-    FY_TRY(fy_check_memory(job != NULL, "a call by a kernel", error));
-    fy_cuda_meeting_begins();
+    FY_TRY(check_tensors(queue, &one->call, error));
+    uint64_t n_threads = (uint64_t)one->call.n_lanes * FY_CUDA_THREADS;
+    uint64_t last = fy_cuda_meets_until(queue, one->number);
     ferry_status status = fy_cuda_launch(queue->device, queue->stream, FY_NUMBER_OF_fy_cuda_lanes,
-                                         call, n_threads, 1, error);
-    if (status != FERRY_OK) {
-        fy_cuda_meeting_ends();
-        fy_free(job);
-        return status;
+                                         &one->call, n_threads, 1, error);
+    if (status == FERRY_OK) {
+        queue->n_issued++;
+        status = fy_cuda_put_mark(queue, one->number, error);
     }
-    queue->n_issued++;
-    return fy_cuda_add_job(queue, job, end_meeting, error);
+    if (status != FERRY_OK) { /* where it was launched the queue has failed: nobody hears its end */
+        (void)fy_cuda_meets_until(queue, last);
+    }
+    return status;
 }
 
 static ferry_status perform_call(fy_exec_queue *queue, const fy_cuda_late *late, ferry_error *error)
 {
-    const fy_lanes_call *call = &((const late_call *)late)->call;
     uint64_t before;
     FY_TRY(fy_cuda_begin_sound(queue, &before, error));
-    return fy_cuda_end(queue, before, launch(queue, call, error), error);
+    return fy_cuda_end(queue, before, launch(queue, (const late_call *)late, error), error);
 }
 
 ferry_status fy_cuda_run_lanes(fy_exec_queue *queue, const fy_lanes_call *call, ferry_error *error)
 {
-    const late_call one = {.late = {.perform = perform_call}, .call = *call};
     pthread_mutex_lock(&queue->calls);
+    const late_call one = {
+        .late = {.perform = perform_call}, .number = queue->n_marks + 1, .call = *call};
     ferry_status status = fy_cuda_do(queue, &one.late, sizeof one, error);
+    queue->n_marks += status == FERRY_OK;
     pthread_mutex_unlock(&queue->calls);
     return status;
 }

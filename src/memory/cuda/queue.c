@@ -321,6 +321,14 @@ ferry_status fy_cuda_word_wait(fy_exec_queue *queue, _Atomic uint64_t *word, uin
     return status;
 }
 
+ferry_status fy_cuda_put_mark(fy_exec_queue *queue, uint64_t number, ferry_error *error)
+{
+    CUresult result = fy_cuda.cuStreamWriteValue64(queue->stream, address_of(&queue->words->done),
+                                                   number, CU_STREAM_WRITE_VALUE_DEFAULT);
+    queue->n_issued += result == CUDA_SUCCESS;
+    return fy_cuda_check(result, "letting a stream write a word", error);
+}
+
 typedef struct late_mark {
     fy_cuda_late late;
     uint64_t number;
@@ -332,15 +340,8 @@ static ferry_status perform_mark(fy_exec_queue *queue, const fy_cuda_late *what,
     FY_TRY(fy_cuda_begin(queue, error));
     uint64_t before = queue->n_issued;
     ferry_status status = fy_cuda_end_digests(queue, error);
-    if (status == FERRY_OK) {
-        CUresult result =
-            fy_cuda.cuStreamWriteValue64(queue->stream, address_of(&queue->words->done),
-                                         one->number, CU_STREAM_WRITE_VALUE_DEFAULT);
-        status = fy_cuda_check(result, "letting a stream write a word", error);
-    }
-    if (status == FERRY_OK) {
-        queue->n_issued++;
-    } else if (queue->is_late) { /* whoever waits for it was not told */
+    FY_THEN(status, fy_cuda_put_mark(queue, one->number, error));
+    if (status != FERRY_OK && queue->is_late) { /* whoever waits for it was not told */
         (void)fy_cuda.cuStreamSynchronize(queue->stream);
         atomic_store(&queue->words->done, one->number);
     }

@@ -92,6 +92,7 @@ struct fy_exec_queue {
     bool meets;              /* kernels on it wait for those of other queues */
     bool is_stuck;           /* had nothing to do and did not go on; calls are locked */
 
+    _Atomic uint64_t meets_until;     /* the mark behind the last kernel that waits for others */
     _Atomic bool is_dead;             /* the context is lost: the stream does nothing any more */
     fy_cuda_wait *waits, **last_wait; /* of the watcher's lock */
 };
@@ -107,6 +108,9 @@ ferry_status fy_cuda_end(fy_exec_queue *queue, uint64_t n_before, ferry_status s
 /* Puts a job on the stream, which owns it from here on, also where this fails. */
 ferry_status fy_cuda_add_job(fy_exec_queue *queue, fy_cuda_job *job,
                              void (*run)(fy_cuda_job *job, bool failed), ferry_error *error);
+
+/* A mark of a number that is n_marks now, or was given to what is performed late. Begun. */
+ferry_status fy_cuda_put_mark(fy_exec_queue *queue, uint64_t number, ferry_error *error);
 
 /* The first failure is kept, and said for good. */
 void fy_cuda_remember(fy_exec_queue *queue, ferry_status status, const ferry_error *error);

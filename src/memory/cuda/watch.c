@@ -168,12 +168,30 @@ void fy_cuda_unlock_gates(void)
     pthread_mutex_unlock(&gates);
 }
 
+static bool do_kernels_meet(void)
+{
+    bool do_meet = false;
+    for (fy_exec_queue *one = fy_cuda_first_queue(); one != NULL && !do_meet; one = one->next) {
+        do_meet = atomic_load(&one->words->done) < atomic_load(&one->meets_until) &&
+                  !atomic_load(&one->is_dead);
+    }
+    return do_meet;
+}
+
 bool fy_cuda_gates_are_open(void)
 {
     pthread_mutex_lock(&lock);
     bool are_open = n_waits == 0 && n_meetings == 0;
     pthread_mutex_unlock(&lock);
-    return are_open && !fy_cuda_graphs_wait();
+    return are_open && !do_kernels_meet() && !fy_cuda_graphs_wait();
+}
+
+uint64_t fy_cuda_meets_until(fy_exec_queue *queue, uint64_t mark)
+{
+    fy_cuda_lock_gates();
+    uint64_t before = atomic_exchange(&queue->meets_until, mark);
+    fy_cuda_unlock_gates();
+    return before;
 }
 
 void fy_cuda_meeting_begins(void)

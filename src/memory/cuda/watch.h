@@ -23,14 +23,17 @@ void fy_cuda_forget_waits(fy_exec_queue *queue);
 /* Who puts a wait at a gate on a stream has this, and who frees memory if no gate is shut. */
 void fy_cuda_lock_gates(void);
 void fy_cuda_unlock_gates(void);
-/* With that lock: whether no stream waits at a gate, for a call of a graph or for other ranks, as far
- * as is known. */
+/* With that lock: whether no stream waits at a gate, for a call of a graph or for other ranks, as
+ * far as is known. */
 bool fy_cuda_gates_are_open(void);
 
 /*
  * A kernel that waits for kernels of other ranks, from before it is launched until its end: who
- * frees memory would wait for it, and let launches of the others wait, which may be of this process.
+ * frees memory would wait for it, and let launches of the others wait, which may be of this
+ * process. It ends when the queue has come to the mark, of which the one before is returned.
  */
+uint64_t fy_cuda_meets_until(fy_exec_queue *queue, uint64_t mark);
+/* One whose end somebody is told. */
 void fy_cuda_meeting_begins(void);
 void fy_cuda_meeting_ends(void);
 

@@ -1,0 +1,305 @@
+/* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Calls on a stream of the caller's: those that a CUDA graph has, and makes anew at each launch,
+ * and those that kernels make in the stream's order. Elsewhere there is nothing to show.
+ */
+#include "collective/suite.h"
+
+#include "support/devices.h"
+#include "support/graphs.h"
+
+enum { MOST_TAPED = 5, N_LAUNCHES = 12, MOST_ELEMENTS = 3000 };
+
+/* A call on the stream: what its tensors hold comes from pinned memory, and goes there. */
+typedef struct taped {
+    call what;
+    ferry_buffer in, out; /* of the tape's device */
+    ferry_mixed_tensor in_there, out_there;
+    char *given, *found;
+} taped;
+
+typedef struct tape {
+    scene c;
+    int32_t device;
+    void *stream;
+    ferry_queue *queue;
+    taped calls[MOST_TAPED];
+    uint32_t n;
+} tape;
+
+/* Streams of all ranks wait at once, each in a channel; the stand-in may have two. */
+static bool is_shown(void)
+{
+    return device_kind() == FERRY_MEMORY_CUDA &&
+           (device_is_real() || getenv("STANDIN_CHANNELS") != NULL);
+}
+
+static ferry_mixed_tensor put_there(const tape *t, const ferry_mixed_tensor *here,
+                                    ferry_buffer *there)
+{
+    rank_context *me = t->c.me;
+    ferry_mixed_tensor tensor = *here;
+    must(me, ferry_memory_alloc(NULL, FERRY_MEMORY_CUDA, t->device, here->buffer.bytes, there,
+                                &me->error));
+    tensor.buffer = *there;
+    return tensor;
+}
+
+static void draw_taped(tape *t, taped *one, uint64_t *random)
+{
+    one->what = draw_call(&t->c, random, MOST_ELEMENTS);
+    one->what.form = FORM_RUN;
+    one->what.in_place = false;
+    tensors here = scene_tensors(&t->c, &one->what);
+    one->in_there = put_there(t, &here.in, &one->in);
+    one->out_there = put_there(t, &here.out, &one->out);
+    one->given = graphs_pinned(here.in.buffer.bytes);
+    one->found = graphs_pinned(here.out.buffer.bytes);
+}
+
+static void set_up(rank_context *me, tape *t, int32_t device, uint64_t *random)
+{
+    shape s = draw_shape(random, me->n_ranks);
+    ferry_mixed_comm_options options = scene_options(me, &s, draw_dtype(random), random);
+    *t = (tape){.n = dice(random, 1, MOST_TAPED), .device = device};
+    options.deterministic = one_in(random, 3);
+    scene_open(&t->c, me, &s, &options);
+    graphs_enter(device);
+    t->stream = graphs_new_stream();
+    must(me, ferry_queue_adopt(FERRY_MEMORY_CUDA, device, t->stream, &t->queue, &me->error));
+    for (uint32_t i = 0; i < t->n; i++) {
+        draw_taped(t, &t->calls[i], random);
+    }
+}
+
+static void tear_down(tape *t)
+{
+    ferry_queue_destroy(t->queue);
+    for (uint32_t i = 0; i < t->n; i++) {
+        ferry_memory_free(&t->calls[i].in);
+        ferry_memory_free(&t->calls[i].out);
+        graphs_free_pinned(t->calls[i].given);
+        graphs_free_pinned(t->calls[i].found);
+    }
+    graphs_close(t->stream);
+    graphs_leave(t->device);
+}
+
+/* A graph's calls have no requests: that is refused, and the capture goes on. */
+static void expect_refusal(const tape *t)
+{
+    const taped *one = &t->calls[0];
+    rank_context *me = t->c.me;
+    ferry_request *request = NULL;
+    must_fail(me, FERRY_ERR_UNSUPPORTED, "call run",
+              ferry_mixed_comm_start(t->c.comm, one->what.op, &one->in_there, &one->out_there,
+                                     one->what.mode, t->queue, &request, &me->error));
+}
+
+static void *capture(const tape *t)
+{
+    rank_context *me = t->c.me;
+    meet(me); /* ranks that are threads make no capture fail by what they call then */
+    graphs_begin(t->stream, me->rank % 2 == 0 ? GRAPHS_GLOBAL : GRAPHS_RELAXED);
+    expect_refusal(t);
+    for (uint32_t i = 0; i < t->n; i++) {
+        const taped *one = &t->calls[i];
+        graphs_copy(t->stream, one->in.base, one->given, one->in.bytes);
+        must(me, ferry_mixed_comm_run(t->c.comm, one->what.op, &one->in_there, &one->out_there,
+                                      one->what.mode, t->queue, &me->error));
+        graphs_copy(t->stream, one->found, one->out.base, one->out.bytes);
+    }
+    void *graph = graphs_end(t->stream);
+    meet(me);
+    return graph;
+}
+
+static void give(tape *t, uint64_t launch)
+{
+    for (uint32_t i = 0; i < t->n; i++) {
+        taped *one = &t->calls[i];
+        one->what.seed += launch;
+        tensors here = scene_tensors(&t->c, &one->what);
+        memcpy(one->given, here.in.buffer.base, one->in.bytes);
+        memset(one->found, 0xc3, one->out.bytes);
+    }
+}
+
+static void check_found(tape *t)
+{
+    for (uint32_t i = 0; i < t->n; i++) {
+        const taped *one = &t->calls[i];
+        tensors here = scene_tensors(&t->c, &one->what);
+        memcpy(here.out.buffer.base, one->found, one->out.bytes);
+        scene_check(&t->c, &one->what, &here);
+    }
+}
+
+/* Ranks come in any order; launches follow each other, and calls that no graph has come between. */
+static void replay(tape *t, void *graph, uint64_t *random)
+{
+    rank_context *me = t->c.me;
+    for (uint64_t launch = 1; launch <= N_LAUNCHES; launch++) {
+        bool twice = one_in(random, 4), calls = one_in(random, 3);
+        give(t, launch);
+        if (one_in(&me->random, 4)) {
+            sleep_ms(random_below(&me->random, 4));
+        }
+        graphs_launch(graph, t->stream);
+        if (twice) {
+            graphs_launch(graph, t->stream);
+        }
+        must(me, ferry_queue_synchronize(t->queue, &me->error));
+        check_found(t);
+        if (calls) {
+            call what = draw_call(&t->c, random, MOST_ELEMENTS);
+            scene_call(&t->c, &what);
+        }
+    }
+    scene_compare(&t->c);
+}
+
+/* The handle goes: the graph stays, ends when it is launched, and its queue says why. */
+static void outlive(tape *t, void *graph)
+{
+    rank_context *me = t->c.me;
+    scene_close(&t->c);
+    meet(me);
+    graphs_launch(graph, t->stream);
+    graphs_synchronize(t->stream);
+    must_fail(me, FERRY_ERR_MISUSE, "which was ended",
+              ferry_queue_synchronize(t->queue, &me->error));
+    graphs_free(graph);
+    meet(me);
+}
+
+void case_captured(rank_context *me)
+{
+    uint64_t random = seed_of(me, 41, me->n_ranks, 0);
+    for (uint32_t round = 0; is_shown() && round < times_of(me, 3, 40); round++) {
+        tape t;
+        set_up(me, &t, 0, &random);
+        void *graph = capture(&t);
+        replay(&t, graph, &random);
+        outlive(&t, graph);
+        tear_down(&t);
+        meet(me);
+    }
+}
+
+/*
+ * Ahead of the host
+ */
+
+/* Now and then another way for a call of the tape, which waits for the host: then false. */
+static bool run_taped(const tape *t, const taped *one, uint64_t *random)
+{
+    rank_context *me = t->c.me;
+    ferry_mixed_tensor in = one->in_there;
+    bool is_far = !one_in(random, 6), asks = one_in(random, 6);
+    if (is_far) {
+        graphs_copy(t->stream, one->in.base, one->given, one->in.bytes);
+    } else {
+        in.buffer = ferry_buffer_of(one->given, one->in.bytes);
+    }
+    if (asks) {
+        ferry_request *request = NULL;
+        must(me, ferry_mixed_comm_start(t->c.comm, one->what.op, &in, &one->out_there,
+                                        one->what.mode, t->queue, &request, &me->error));
+        must(me, ferry_request_wait(request, &me->error));
+        ferry_request_destroy(request);
+    } else {
+        must(me, ferry_mixed_comm_run(t->c.comm, one->what.op, &in, &one->out_there, one->what.mode,
+                                      t->queue, &me->error));
+    }
+    graphs_copy(t->stream, one->found, one->out.base, one->out.bytes);
+    return is_far;
+}
+
+static uint64_t count_ahead(const tape *t)
+{
+    rank_context *me = t->c.me;
+    ferry_mixed_counts counts = FERRY_MIXED_COUNTS_INIT;
+    must(me, ferry_mixed_comm_get_counts(t->c.comm, &counts, &me->error));
+    return counts.n_ahead;
+}
+
+/* Who has waited for the stream alone, as CUDA's own calls do, may use the handle at once. */
+static void run_ahead(tape *t, uint64_t launch, uint64_t *shared, uint64_t *own)
+{
+    rank_context *me = t->c.me;
+    uint64_t n = 0, before = count_ahead(t);
+    give(t, launch);
+    for (uint32_t i = 0; i < t->n; i++) {
+        if (one_in(own, 4)) {
+            sleep_ms(random_below(own, 4));
+        }
+        n += run_taped(t, &t->calls[i], own);
+    }
+    if (one_in(own, 2)) {
+        graphs_synchronize(t->stream);
+    } else {
+        must(me, ferry_queue_synchronize(t->queue, &me->error));
+    }
+    uint64_t found = count_ahead(t) - before;
+    expect(me, found == n, "%s: %llu calls went ahead, and not %llu", t->c.name,
+           (unsigned long long)found, (unsigned long long)n);
+    check_found(t);
+    if (one_in(shared, 3)) {
+        call what = draw_call(&t->c, shared, MOST_ELEMENTS);
+        scene_call(&t->c, &what);
+    }
+}
+
+void case_ahead(rank_context *me)
+{
+    uint64_t random = seed_of(me, 42, me->n_ranks, 0);
+    for (uint32_t round = 0; is_shown() && round < times_of(me, 3, 40); round++) {
+        tape t;
+        set_up(me, &t, device_number((int32_t)me->rank), &random);
+        for (uint64_t launch = 1; launch <= N_LAUNCHES; launch++) {
+            run_ahead(&t, launch, &random, &me->random);
+        }
+        scene_close(&t.c);
+        tear_down(&t);
+        meet(me);
+    }
+}
+
+/*
+ * Ranks that make different calls hear of it, whatever lies behind these on their streams, which
+ * end. A rank that has asked for nothing wrong may have seen all of its calls through.
+ */
+void case_ahead_differs(rank_context *me)
+{
+    uint64_t random = seed_of(me, 43, me->n_ranks, 0);
+    for (uint32_t round = 0; is_shown() && round < times_of(me, 3, 20); round++) {
+        tape t;
+        set_up(me, &t, device_number((int32_t)me->rank), &random);
+        const taped *one = &t.calls[0];
+        while (one->what.columns == 1) { /* nothing to differ in */
+            scene_close(&t.c);
+            tear_down(&t);
+            set_up(me, &t, device_number((int32_t)me->rank), &random);
+        }
+        give(&t, 1);
+        graphs_copy(t.stream, one->in.base, one->given, one->in.bytes);
+        for (uint32_t i = 0; i < 4; i++) {
+            ferry_mixed_tensor in = one->in_there, out = one->out_there;
+            if (me->rank == 1 && i == 1) {
+                in.columns = out.columns = 1;
+                in.buffer.bytes = in.buffer.bytes / one->in_there.columns;
+                out.buffer.bytes = out.buffer.bytes / one->out_there.columns;
+            }
+            ferry_status status = ferry_mixed_comm_run(t.c.comm, one->what.op, &in, &out,
+                                                       one->what.mode, t.queue, &me->error);
+            expect(me, status == FERRY_OK || i > 1, "call %u: %s", i, me->error.message);
+        }
+        must_fail(me, FERRY_ERR_MISUSE, "the same calls",
+                  ferry_queue_synchronize(t.queue, &me->error));
+        graphs_synchronize(t.stream);
+        scene_drop(&t.c);
+        tear_down(&t);
+        meet(me);
+    }
+}
