@@ -232,7 +232,9 @@ typedef struct ferry_mixed_tensor {
  * call begins when earlier work of the queue is done, later work of the queue begins when the
  * output is there, and ferry_queue_synchronize says what became of it. Ranks need not agree on
  * that. Until then the tensors' memory stays, and the handle is that queue's: a call on another
- * queue or in host order is FERRY_ERR_MISUSE, and destroy waits.
+ * queue or in host order is FERRY_ERR_MISUSE, and destroy waits. Where a kernel makes the call of
+ * tensors of its own device, nothing on the queue waits for the host (docs/collectives.md,
+ * n_ahead).
  */
 FERRY_API ferry_status ferry_mixed_comm_run(ferry_mixed_comm *comm, uint32_t op,
                                             const ferry_mixed_tensor *in,
@@ -297,8 +299,7 @@ typedef struct ferry_mixed_counts {
                                    of it on the way count as what comes */
     uint64_t between_bytes;     /* put to other nodes */
     uint64_t n_device_elements; /* of pieces that were copied or summed in memory of another kind */
-    uint64_t n_ahead; /* calls that a kernel made in the order of the caller's stream by itself: no
-                         host began or ended them */
+    uint64_t n_ahead;           /* calls on queues that kernels made there, ahead of the host */
 } ferry_mixed_counts;
 
 #define FERRY_MIXED_COUNTS_INIT                                                                    \

@@ -99,6 +99,7 @@ class MixedCommTiming(NamedTuple):
     inside_bytes_written="Bytes written to memory of this node's ranks.",
     inside_bytes_read="Bytes read from memory of this node's ranks.",
     between_bytes="Bytes sent to other nodes.",
+    ahead="Calls that kernels made on their stream, ahead of the host.",
 )
 class MixedCommCounts(NamedTuple):
     """Counts of what this rank has done since the handler was made, or since ``reset_counts``."""
@@ -109,6 +110,7 @@ class MixedCommCounts(NamedTuple):
     inside_bytes_written: int
     inside_bytes_read: int
     between_bytes: int
+    ahead: int
 
 
 @fields(

@@ -551,10 +551,11 @@ static PyObject *describe(PyObject *self, PyObject *unused)
 static PyObject *counts_tuple(const void *content)
 {
     const ferry_mixed_counts *c = content;
-    return Py_BuildValue(
-        "(KKKKKK)", (unsigned long long)c->n_calls, (unsigned long long)c->n_steps,
-        (unsigned long long)c->n_waits, (unsigned long long)c->inside_bytes_written,
-        (unsigned long long)c->inside_bytes_read, (unsigned long long)c->between_bytes);
+    return Py_BuildValue("(KKKKKKK)", (unsigned long long)c->n_calls,
+                         (unsigned long long)c->n_steps, (unsigned long long)c->n_waits,
+                         (unsigned long long)c->inside_bytes_written,
+                         (unsigned long long)c->inside_bytes_read,
+                         (unsigned long long)c->between_bytes, (unsigned long long)c->n_ahead);
 }
 
 static PyObject *counts(PyObject *self, PyObject *unused)
