@@ -320,3 +320,31 @@ void case_ahead_differs(rank_context *me)
         meet(me);
     }
 }
+
+/* One rank lives and does not call any more: the other one hears of it, and its stream goes on. */
+void case_ahead_idle(rank_context *me)
+{
+    uint64_t random = seed_of(me, 44, me->n_ranks, 0);
+    const uint32_t n_calls = me->rank == 1 ? 2 : 4;
+    tape t;
+    if (!is_shown()) {
+        return;
+    }
+    set_up(me, &t, device_number((int32_t)me->rank), &random);
+    const taped *one = &t.calls[0];
+    give(&t, 1);
+    graphs_copy(t.stream, one->in.base, one->given, one->in.bytes);
+    for (uint32_t i = 0; i < n_calls; i++) {
+        must(me, ferry_mixed_comm_run(t.c.comm, one->what.op, &one->in_there, &one->out_there,
+                                      one->what.mode, t.queue, &me->error));
+    }
+    if (me->rank == 0) {
+        must_fail(me, FERRY_ERR_TIMEOUT, "rank 1", ferry_queue_synchronize(t.queue, &me->error));
+        graphs_synchronize(t.stream);
+    } else {
+        must(me, ferry_queue_synchronize(t.queue, &me->error));
+    }
+    meet_outside(me);
+    scene_drop(&t.c);
+    tear_down(&t);
+}

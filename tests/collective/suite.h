@@ -128,6 +128,7 @@ void case_shared_transport(rank_context *me);
 void case_captured(rank_context *me);
 void case_ahead(rank_context *me);
 void case_ahead_differs(rank_context *me);
+void case_ahead_idle(rank_context *me);
 
 /* cases_create.c */
 void case_bad_create(rank_context *me);
