@@ -39,7 +39,8 @@ typedef struct queued_call {
     ferry_error why;
     queued_request *request; /* NULL: run */
     bool is_counted;         /* among those that were asked for */
-    fy_mix_call foreseen;    /* of one that goes ahead; its number is 0: it does not */
+    fy_mix_call foreseen;    /* of one that is to go ahead */
+    bool *is_launched;       /* of whoever puts it there, or tries to */
     fy_mix_ahead ahead;
 } queued_call;
 
@@ -295,27 +296,36 @@ static ferry_status launch_ahead(void *context, fy_exec_queue *queue, fy_ticket 
                                  ferry_error *error)
 {
     queued_call *call = context;
+    *call->is_launched = true;
     FY_TRY(fy_mix_kernel_go_ahead(call->comm->kernel, &call->foreseen, queue, &call->ahead, error));
     *end_out = call->ahead.end;
     return FERRY_OK;
 }
 
-/* One that does not begin uses up its number, too: so others find out. */
+static ferry_status put_ahead(queued_call *call, fy_queue *queue, const char *what,
+                              bool *is_launched, ferry_error *error)
+{
+    call->is_launched = is_launched;
+    fy_queued queued = queued_of(call, what);
+    queued.launch = launch_ahead;
+    return fy_transport_enqueue(call->comm->wires.transport, queue, &queued, error);
+}
+
+/* A kernel that could not be put there uses up the call's number, too: so others find out. */
 static ferry_status put(queued_call *call, fy_queue *queue, const char *what, ferry_error *error)
 {
-    ferry_transport *transport = call->comm->wires.transport;
     uint64_t number = next_number(call->comm);
     if (call->refusal == FERRY_OK && foresee(call, queue, number)) {
-        fy_queued ahead = queued_of(call, what);
-        ahead.launch = launch_ahead;
-        call->refusal = fy_transport_enqueue(transport, queue, &ahead, &call->why);
-        if (call->refusal == FERRY_OK) {
-            return FERRY_OK;
+        bool is_launched = false;
+        ferry_status status = put_ahead(call, queue, what, &is_launched, error);
+        if (status == FERRY_OK || !is_launched) {
+            return status;
         }
-        *error = call->why;
+        call->refusal = status;
+        call->why = *error;
     }
     fy_queued queued = queued_of(call, what);
-    return fy_transport_enqueue(transport, queue, &queued, error);
+    return fy_transport_enqueue(call->comm->wires.transport, queue, &queued, error);
 }
 
 /* On a device's queue that was entered; FERRY_OK, or the refusal, where it will be made. */
