@@ -442,11 +442,13 @@ typedef struct ferry_verify_options {
     const char *dequantize;
     /* Likewise: of a only these tensors are compared, and b is to have nothing beside them. */
     const char *subset;
+    const char *names;       /* likewise: b is to have a's tensors under these names */
+    const char *config_path; /* the config.json that names need; NULL: that of a */
 } ferry_verify_options;
 
 #define FERRY_VERIFY_OPTIONS_INIT                                                                  \
     {                                                                                              \
-        sizeof(ferry_verify_options), 0, 0, NULL, NULL, NULL, 0, NULL, NULL, NULL                  \
+        sizeof(ferry_verify_options), 0, 0, NULL, NULL, NULL, 0, NULL, NULL, NULL, NULL, NULL      \
     }
 
 typedef struct ferry_verify_result {

@@ -232,6 +232,15 @@ FERRY_API void ferry_plan_destroy(ferry_plan *plan);
 /* The world is 0 .. size - 1: ranks without any tensor are in it too. */
 FERRY_API uint32_t ferry_plan_rank_count(const ferry_plan *plan);
 
+/* Is handed ranks first .. first + n_ranks - 1; anything but FERRY_OK ends the visit. */
+typedef ferry_status (*ferry_idle_visitor)(void *context, uint32_t first, uint32_t n_ranks);
+/*
+ * Visits the ranks of the world that have no part of any tensor, on neither side, ascending and
+ * neighbours at once: nothing of such a rank is read or written. Lost ranks are not among them.
+ */
+FERRY_API ferry_status ferry_plan_visit_idle(const ferry_plan *plan, ferry_idle_visitor visitor,
+                                             void *context, ferry_error *error);
+
 /*
  * Writes the digest of the placements, the policy, the subset and the planner's version, 32 hex
  * digits (of no plan, zeros), to text, cut to fit, and returns 32: the form of snprintf.

@@ -175,7 +175,8 @@ FERRY_API void ferry_tensors_destroy(ferry_tensors *tensors);
  * or one made without the lost ranks, and one that grew a plan that knows the newcomers. A tensor
  * of the plan that is missing, or has another length than the plan's shard, is
  * FERRY_ERR_INVALID_INPUT; tensors that the plan does not know are ignored. Either list may be
- * NULL. The service keeps what it needs of the lists.
+ * NULL. The service keeps what it needs of the lists. Ranks that have no part in the plan are
+ * named in the log, as a warning of rank 0: runs succeed on them, and do nothing.
  */
 FERRY_API ferry_status ferry_service_bind(ferry_service *service, const ferry_plan *plan,
                                           const ferry_tensors *sources,

@@ -60,7 +60,7 @@ static bool rule_cuts(const fy_rule *rule, uint32_t axis)
     return rule->is_flat && rule->flat_axis == axis;
 }
 
-static uint32_t stage_coordinate(const fy_side *side, const fy_stage *stage, uint64_t item)
+uint32_t fy_stage_coordinate(const fy_side *side, const fy_stage *stage, uint64_t item)
 {
     if (stage->ends == NULL) {
         /* item x size / count without overflow: item < count, and size is below 2^25. */
@@ -108,7 +108,7 @@ static ferry_status apply_stages(const fy_tensor *tensor, size_t name_length, pl
                            "the same axis \"%s\"",
                            side->name, tensor->name, p->rule->match, stage->match, axis);
         }
-        p->stage_coordinate[stage->axis] = stage_coordinate(side, stage, item);
+        p->stage_coordinate[stage->axis] = fy_stage_coordinate(side, stage, item);
     }
     return FERRY_OK;
 }

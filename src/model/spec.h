@@ -184,6 +184,9 @@ ferry_status fy_side_refuse_casts(const fy_side *side, const char *remedy, ferry
 /* Its text, whichever way it was made. */
 ferry_status fy_spec_write(const ferry_spec *spec, fy_writer *w, ferry_error *error);
 
+/* On which coordinate of its axis a stage puts an item below its count. */
+uint32_t fy_stage_coordinate(const fy_side *side, const fy_stage *stage, uint64_t item);
+
 /* The number of the tensor of this name, or FY_NONE. */
 uint32_t fy_spec_find_tensor(const ferry_spec *spec, const char *name);
 

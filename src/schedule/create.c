@@ -354,6 +354,9 @@ static ferry_status schedule_best(const fy_job *job, ferry_schedule **best_out, 
     return status;
 }
 
+/* A schedule of as many takes minutes, and ten gigabytes. */
+enum { MOST_BATCHES = 1 << 26 };
+
 /* Before anything is cut: slots that are far too small would take all memory. */
 static ferry_status check_degree(const fy_pairs *pairs, const fy_job *job, ferry_error *error)
 {
@@ -368,14 +371,15 @@ static ferry_status check_degree(const fy_pairs *pairs, const fy_job *job, ferry
         uint64_t sent = batches[pair->from] += least;
         uint64_t got = batches[pairs->n_ranks + pair->to] += least;
         all += least;
-        if (fy_max(sent, got) > INT32_MAX || all > INT32_MAX) {
+        if (all > MOST_BATCHES) {
             bool sends = sent >= got;
-            status = fy_fail(error, FERRY_ERR_LIMIT,
-                             "rank %u %s at least %llu batches of %llu bytes, and there are %llu "
-                             "in all; the limit is 2^31 - 1: take larger slots",
-                             sends ? pair->from : pair->to, sends ? "sends" : "receives",
-                             (unsigned long long)fy_max(sent, got),
-                             (unsigned long long)job->slot_bytes, (unsigned long long)all);
+            status =
+                fy_fail(error, FERRY_ERR_LIMIT,
+                        "rank %u %s at least %llu batches of %llu bytes, and there are %llu "
+                        "in all; the limit is %u: take larger slots (--slot-bytes)",
+                        sends ? pair->from : pair->to, sends ? "sends" : "receives",
+                        (unsigned long long)fy_max(sent, got), (unsigned long long)job->slot_bytes,
+                        (unsigned long long)all, (unsigned)MOST_BATCHES);
         }
     }
     fy_free(batches);

@@ -506,6 +506,7 @@ ferry_status fy_bind(fy_registry *registry, const ferry_world *world, const ferr
     b.sides[FERRY_SIDE_DESTINATION].is_destination = true;
     ferry_status status = list_members(&b, world);
     FY_THEN(status, visit(&b));
+    FY_THEN(status, fy_bind_note_idle(&b));
     if (status == FERRY_OK) {
         registry->plan = fy_plan_retain(plan);
     } else {

@@ -98,6 +98,11 @@ ferry_status fy_bind_parameter_area(const fy_binding *b, const char *name, fy_el
 /* FERRY_ERR_INVALID_PLAN: the sentence names the task and goes on with `why`. */
 ferry_status fy_bind_fail_move(const fy_binding *b, const ferry_move *move, const char *why);
 
+/* bind_idle.c */
+
+/* On rank 0 of the world: a warning that names the ranks that have no part in the plan. */
+ferry_status fy_bind_note_idle(const fy_binding *b);
+
 /* bind_blocks.c */
 
 /* The caller's memory of a tensor of a side. */

@@ -3,6 +3,7 @@
 #include "service/prepare.h"
 
 #include "base/alloc.h"
+#include "base/checked.h"
 
 static const uint32_t paths_in_turn[] = {FERRY_PATH_MAPPED, FERRY_PATH_REMOTE, FERRY_PATH_STAGED};
 enum { N_PATHS = sizeof paths_in_turn / sizeof paths_in_turn[0] };
@@ -14,6 +15,22 @@ static uint64_t most_bytes(const ferry_service *service, const fy_channel *chann
                     : path == FERRY_PATH_REMOTE ? (uint64_t)FY_NETWORK_BYTES
                                                 : (uint64_t)FY_DIRECT_BYTES;
     return slot < most ? slot : most;
+}
+
+/* So many items to one rank take minutes through slots, and the memory of tables of them. */
+enum { MOST_ITEMS = 1 << 22 };
+
+/* Slots that are far too small would look like a run that hangs. */
+static ferry_status check_count(const ferry_service *service, const fy_lane *lane, uint64_t bytes,
+                                uint64_t limit, ferry_error *error)
+{
+    return bytes / limit <= MOST_ITEMS - fy_min(lane->n_items, MOST_ITEMS)
+               ? FERRY_OK
+               : fy_fail(error, FERRY_ERR_LIMIT,
+                         "rank %u moves bytes in pieces of %llu, and would have more than %u for "
+                         "one rank: take a larger slot_bytes or memory_cap (--slot-bytes, "
+                         "--memory-cap)",
+                         service->world->rank, (unsigned long long)limit, (unsigned)MOST_ITEMS);
 }
 
 /* What must not be cut in two, of a part of what is sent. */
@@ -35,6 +52,7 @@ static ferry_status cut(const ferry_service *service, fy_lane *lane, const fy_it
     uint64_t left = part->bytes;
     uint64_t unit = unit_of(service, part);
     uint64_t limit = most < unit ? unit : most;
+    FY_TRY(check_count(service, lane, left, limit, error));
     while (left > 0) {
         fy_item *item = lane->n_items == 0 ? NULL : &lane->items[lane->n_items - 1];
         if (item == NULL || item->path != path || item->order != order ||

@@ -98,16 +98,29 @@ ferry_status plan_load_spec(const char *path, ferry_spec **spec_out, ferry_error
     return status;
 }
 
-ferry_status plan_open(const char *path, const ferry_plan_options *planning, ferry_plan **plan_out,
-                       ferry_error *error)
+static ferry_status open_spec(const char *who, const char *path, const ferry_plan_options *planning,
+                              ferry_plan **plan_out, ferry_error *error)
 {
-    if (plan_is_saved(path)) {
-        return ferry_plan_load(path, plan_out, error);
-    }
     ferry_spec *spec = NULL;
     ferry_status status = plan_load_spec(path, &spec, error);
     FY_THEN(status, ferry_plan_create(spec, planning, plan_out, error));
+    FY_THEN(status, plan_note_unused(who, spec, error)); /* once all is well */
     ferry_spec_destroy(spec);
+    return status;
+}
+
+ferry_status plan_open(const char *who, const char *path, const ferry_plan_options *planning,
+                       ferry_plan **plan_out, ferry_error *error)
+{
+    ferry_plan *plan = NULL;
+    ferry_status status = plan_is_saved(path) ? ferry_plan_load(path, &plan, error)
+                                              : open_spec(who, path, planning, &plan, error);
+    FY_THEN(status, plan_note_idle(who, plan, error));
+    if (status == FERRY_OK) {
+        *plan_out = plan;
+        plan = NULL;
+    }
+    ferry_plan_destroy(plan);
     return status;
 }
 
@@ -160,12 +173,12 @@ static ferry_status prove(const plan_request *r, const ferry_plan *plan, ferry_p
     char path[TEMPORARY_BYTES], spec_path[TEMPORARY_BYTES] = "";
     ferry_spec *spec = NULL;
     ferry_status status = write_temporary(plan, write_plan, path, error);
-    if (r->names != NULL) {
-        FY_THEN(status, plan_name_spec(r, false, &spec, error));
+    if (r->model.names != NULL) {
+        FY_THEN(status, plan_name_spec(NULL, &r->model, r->path, &spec, error));
         FY_THEN(status, write_temporary(spec, write_spec, spec_path, error));
         ferry_spec_destroy(spec);
     }
-    const char *from = r->names != NULL ? spec_path : r->path;
+    const char *from = r->model.names != NULL ? spec_path : r->path;
     FY_THEN(status, ferry_plan_prove(from, path, proof, error));
     unlink(path);
     unlink(spec_path);
@@ -266,8 +279,9 @@ static ferry_status prove_slowly(const plan_request *r, const ferry_plan *plan, 
 static ferry_status plan_of_names(const plan_request *r, ferry_plan **plan_out, ferry_error *error)
 {
     ferry_spec *spec = NULL;
-    ferry_status status = plan_name_spec(r, true, &spec, error);
+    ferry_status status = plan_name_spec("plan", &r->model, r->path, &spec, error);
     FY_THEN(status, ferry_plan_create(spec, &r->planning, plan_out, error));
+    FY_THEN(status, plan_note_idle("plan", *plan_out, error));
     ferry_spec_destroy(spec);
     return status;
 }
@@ -275,8 +289,9 @@ static ferry_status plan_of_names(const plan_request *r, ferry_plan **plan_out, 
 static ferry_status make_plan(const plan_request *r, ferry_plan **plan_out, ferry_error *error)
 {
     terminal_clock *clock = terminal_clock_begin("planning");
-    ferry_status status = r->names != NULL ? plan_of_names(r, plan_out, error)
-                                           : plan_open(r->path, &r->planning, plan_out, error);
+    ferry_status status = r->model.names != NULL
+                              ? plan_of_names(r, plan_out, error)
+                              : plan_open("plan", r->path, &r->planning, plan_out, error);
     terminal_clock_end(clock);
     return status;
 }
@@ -324,7 +339,7 @@ out:
 
 static int open_and_run(const plan_request *r)
 {
-    if (r->names == NULL && (r->has_planning_option || r->prove) && plan_is_saved(r->path)) {
+    if (r->model.names == NULL && (r->has_planning_option || r->prove) && plan_is_saved(r->path)) {
         return fail_usage("plan",
                           "a saved plan has its own --replica, tensors and --without, and --prove "
                           "needs the spec");

@@ -181,7 +181,7 @@ static int run(int argc, char **argv)
     }
     ferry_error error;
     ferry_plan *plan = NULL;
-    if (plan_open(r.path, &r.planning, &plan, &error) != FERRY_OK ||
+    if (plan_open("run", r.path, &r.planning, &plan, &error) != FERRY_OK ||
         check_room(&r, plan, &error) != FERRY_OK) {
         status = fail("run", error.message);
     } else if (wants_threads(&r)) {

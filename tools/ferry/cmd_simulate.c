@@ -13,6 +13,7 @@
 
 static const char help[] =
     "Usage: ferry simulate [OPTION]... SPEC\n"
+    "       ferry simulate --names NAMES --cluster CLUSTER [OPTION]... CONFIG\n"
     "\n"
     "Predicts how long a refit takes: of SPEC as it is, and with other sizes of its meshes' axes,\n"
     "on one cluster or several, with slow or lost nodes. Nothing is moved, and no other machine "
@@ -40,7 +41,9 @@ static const char more_help[] =
     "  ferry simulate examples/llama-3-70b.json --sweep tp=1,2,4,8\n"
     "  ferry simulate examples/llama-3-70b.json --cluster examples/clusters/8xa100-hdr.json \\\n"
     "      --cluster examples/clusters/8xh100-400g.json --html what-if.html\n"
-    "  ferry simulate examples/llama-3-70b.json --fault nic:0=0.5 --fault lost:1 --relabel\n";
+    "  ferry simulate examples/llama-3-70b.json --fault nic:0=0.5 --fault lost:1 --relabel\n"
+    "  ferry simulate --names megatron:vllm --from tp=8,pp=4 --to tp=4 --first-rank 32 \\\n"
+    "      --cluster 8xh100-400g config.json\n";
 
 enum {
     OPT_CLUSTER = 256,
@@ -55,10 +58,10 @@ enum {
 
 const option_row simulate_option_rows[] = {
     OPTION_LIST(
-        "cluster", "FILE", OPT_CLUSTER,
+        "cluster", "CLUSTER", OPT_CLUSTER,
         "a ferry.cluster/1 file with rates and latency, and perhaps with what a node's CPUs copy "
-        "together, such as those of examples/clusters; once for each cluster; default: that of the "
-        "spec"),
+        "together, or one that ferry has: 8xa100-hdr, 8xh100-400g, gb200-nvl72 or two-hosts-1g; "
+        "once for each cluster; default: that of the spec"),
     OPTION_LIST("sweep", "AXIS=SIZES", OPT_SWEEP,
                 "the sizes that an axis of the destination's mesh is given, such as tp=1,2,4,8, or "
                 "source.tp=2,4 of the source's; all combinations of several"),
@@ -83,6 +86,7 @@ const option_row simulate_option_rows[] = {
            "cluster and fault"),
     OPTION_LOUDNESS,
     OPTION("json", NULL, OPT_JSON, "print JSON instead (ferry.simulate/1)"),
+    NAMES_ROWS,
     OPTION_END};
 
 static int fail_list(const char *option)
@@ -214,13 +218,15 @@ static int apply_option(int option, void *request)
     case SHARED_OPT_NO_RELAYS:
         r->no_relays = true;
         return EXIT_DONE;
+    case OPT_JSON:
+        r->json = true;
+        return EXIT_DONE;
     case OPT_HTML:
         r->html = optarg;
         return *optarg != '\0' ? EXIT_DONE
                                : fail_usage("simulate", "--html takes the name of a file");
     default:
-        r->json = true;
-        return EXIT_DONE;
+        return names_apply_option("simulate", option, &r->model);
     }
 }
 
@@ -236,6 +242,10 @@ int simulate_parse_arguments(int argc, char **argv, simulate_request *request_ou
                           optind == argc ? "a spec is missing" : "there is more than one spec");
     }
     request_out->path = argv[optind];
+    status = names_check_together("simulate", &request_out->model);
+    if (status != EXIT_DONE) {
+        return status;
+    }
     if (plan_is_saved(request_out->path)) {
         return fail_usage("simulate", "%s is a saved plan: give the spec that it was made from",
                           request_out->path);

@@ -98,7 +98,7 @@ ferry_status inspect_plan_open(const char *path, inspect_plan *plan_out, ferry_e
 {
     ferry_plan_options options = FERRY_PLAN_OPTIONS_INIT;
     inspect_plan p = {.totals = FERRY_PLAN_TOTALS_INIT, .is_saved = plan_is_saved(path)};
-    ferry_status status = plan_open(path, &options, &p.plan, error);
+    ferry_status status = plan_open(NULL, path, &options, &p.plan, error);
     FY_THEN(status, ferry_plan_get_totals(p.plan, &p.totals, error));
     FY_THEN(status, list_tensors(&p, error));
     if (status != FERRY_OK) {

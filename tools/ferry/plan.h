@@ -11,6 +11,14 @@
 #include <stdint.h>
 #include <stdio.h>
 
+/* A model by its config.json, in place of a spec. */
+typedef struct named_model {
+    const char *names;    /* a naming, or two; NULL: there is a spec */
+    const char *forms[2]; /* --from and --to; NULL: one rank */
+    uint32_t first_rank;  /* of the destination */
+    const char *option;   /* the last that goes with names only; or NULL */
+} named_model;
+
 /* What `ferry plan` was asked for. */
 typedef struct plan_request {
     const char *path;
@@ -26,11 +34,8 @@ typedef struct plan_request {
     const char *save;
     const char *trace;
     const char *html;
-    const char *names;         /* a naming, or two; NULL: path is a spec */
-    const char *forms[2];      /* with names: --from and --to; NULL: one rank */
-    uint32_t first_rank;       /* of the destination */
-    const char *naming_option; /* the last that goes with names only; or NULL */
-    uint32_t *lost;            /* what planning.lost_ranks points to */
+    named_model model;
+    uint32_t *lost; /* what planning.lost_ranks points to */
     ferry_plan_options planning;
     ferry_schedule_options scheduling;
 } plan_request;
@@ -45,15 +50,48 @@ void plan_request_cleanup(plan_request *request);
 /* ferry_spec_load, whose sentence says of a model how it is planned. */
 ferry_status plan_load_spec(const char *path, ferry_spec **spec_out, ferry_error *error);
 
-/* A plan that was saved, or that of a spec; a saved one has its own options. */
+/* A plan that was saved, or that of a spec; a saved one has its own options. who: the command whose
+ * notes say what may be a slip, as below; NULL: nobody is told. */
 bool plan_is_saved(const char *path);
-ferry_status plan_open(const char *path, const ferry_plan_options *planning, ferry_plan **plan_out,
-                       ferry_error *error);
+ferry_status plan_open(const char *who, const char *path, const ferry_plan_options *planning,
+                       ferry_plan **plan_out, ferry_error *error);
 
-/* With --names: the spec of the model whose config.json is at the request's path. Notes on stderr
- * say what it leaves out, if they are asked for. */
-ferry_status plan_name_spec(const plan_request *request, bool with_notes, ferry_spec **spec_out,
-                            ferry_error *error);
+/* Notes that name the rules and stages of a spec that no tensor follows, and the ranks that have no
+ * part in a plan. */
+ferry_status plan_note_unused(const char *who, const ferry_spec *spec, ferry_error *error);
+ferry_status plan_note_idle(const char *who, const ferry_plan *plan, ferry_error *error);
+
+/* Options of a named_model, for the tables of commands that take one: NAMES_ROWS. */
+enum { NAMES_OPT_NAMES = 3072, NAMES_OPT_FROM, NAMES_OPT_TO, NAMES_OPT_FIRST_RANK };
+
+/* clang-format off */
+#define NAMES_ROWS                                                                                \
+    OPTION_HEADING("A model by its config.json"),                                                 \
+    OPTION_NOTE(                                                                                  \
+        "  With --names there is no SPEC but the config.json of a model, or its folder. The names, " \
+        "shapes\n"                                                                                \
+        "  and cuts of its tensors follow from that, in namings such as hf, transformers, megatron " \
+        "and\n"                                                                                   \
+        "  vllm (docs/formats.md, ferry.names/1):\n"),                                            \
+    OPTION("names", "NAMES", NAMES_OPT_NAMES,                                                     \
+           "what the source calls its tensors, and the destination: megatron:vllm; one stands for " \
+           "both"),                                                                               \
+    OPTION("from", "FORM", NAMES_OPT_FROM,                                                        \
+           "how the source is cut: a short form such as tp=4,pp=2; default one rank"),            \
+    OPTION("to", "FORM", NAMES_OPT_TO, "the same of the destination"),                            \
+    OPTION("first-rank", "R", NAMES_OPT_FIRST_RANK,                                               \
+           "where the ranks of the destination begin; default 0")
+/* clang-format on */
+
+/* Reads one of them; and what they say together. As the functions of arguments.h. */
+bool names_has_option(int option);
+int names_apply_option(const char *who, int option, named_model *model);
+int names_check_together(const char *who, const named_model *model);
+
+/* The spec of the model whose config.json is at path. who: the command whose notes on stderr say
+ * what it leaves out; NULL: nobody is told. */
+ferry_status plan_name_spec(const char *who, const named_model *model, const char *path,
+                            ferry_spec **spec_out, ferry_error *error);
 
 /* For people, on stdout. EXIT_DONE, or EXIT_FAILED after a sentence on stderr. */
 int plan_print_table(const plan_request *request, const ferry_plan *plan);

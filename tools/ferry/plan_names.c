@@ -1,7 +1,9 @@
 /* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
-/* `ferry plan --names`: from a config.json to a spec. */
+/* `--names` of ferry plan and simulate: from a config.json to a spec. */
 #include "plan.h"
 
+#include "arguments.h"
+#include "commands.h"
 #include "name_text.h"
 #include "steps.h"
 #include "terminal.h"
@@ -72,8 +74,8 @@ static ferry_status split_names(const char *names, char from[MOST_NAMING], const
 
 /* ---- what a user might miss in the plan ---- */
 
-static ferry_status note_left_out(ferry_names *names, const char *from, const char *to,
-                                  ferry_error *error)
+static ferry_status note_left_out(const char *who, ferry_names *names, const char *from,
+                                  const char *to, ferry_error *error)
 {
     const char *noted[NOTED_NAMES], *name = "";
     size_t n = 0;
@@ -83,7 +85,7 @@ static ferry_status note_left_out(ferry_names *names, const char *from, const ch
             noted[n - 1] = name;
         }
     }
-    if (n == 0 || !terminal_begin_note("plan")) {
+    if (n == 0 || !terminal_begin_note(who)) {
         return FERRY_OK;
     }
     fprintf(stderr,
@@ -99,8 +101,8 @@ static ferry_status note_left_out(ferry_names *names, const char *from, const ch
 }
 
 /* Names are those of values: a config.json may say that files have codes instead. */
-static ferry_status note_codes(ferry_names *names, const char *from, const char *text,
-                               size_t length, ferry_error *error)
+static ferry_status note_codes(const char *who, ferry_names *names, const char *from,
+                               const char *text, size_t length, ferry_error *error)
 {
     ferry_map_tensor tensor = FERRY_MAP_TENSOR_INIT;
     char dtype[FERRY_DTYPE_TEXT_BYTES];
@@ -114,7 +116,7 @@ static ferry_status note_codes(ferry_names *names, const char *from, const char 
     if (status == FERRY_OK && json_is_object(about)) {
         bool is_mx = method != NULL && strcmp(method, "mxfp4") == 0;
         ferry_dtype_format(tensor.dtype, dtype, sizeof dtype);
-        terminal_note("plan",
+        terminal_note(who,
                       "config.json says that files have codes (quantization_config: %.40s), but "
                       "names are those of values: bytes are counted of %s; %s, and codes are "
                       "planned by a spec of their own tensors",
@@ -126,25 +128,63 @@ static ferry_status note_codes(ferry_names *names, const char *from, const char 
     return status;
 }
 
-ferry_status plan_name_spec(const plan_request *r, bool with_notes, ferry_spec **spec_out,
-                            ferry_error *error)
+ferry_status plan_name_spec(const char *who, const named_model *model, const char *path,
+                            ferry_spec **spec_out, ferry_error *error)
 {
     char from[MOST_NAMING], *text = NULL;
     const char *to;
     ferry_names *names = NULL;
     ferry_names_options options = FERRY_NAMES_OPTIONS_INIT;
-    ferry_status status = split_names(r->names, from, &to, error);
-    FY_THEN(status, read_config(r->path, &text, &options.config_length, error));
+    ferry_status status = split_names(model->names, from, &to, error);
+    FY_THEN(status, read_config(path, &text, &options.config_length, error));
     options.config = text;
-    options.source_name = r->path;
+    options.source_name = path;
     FY_THEN(status, ferry_names_create(&options, &names, error));
-    FY_THEN(status, ferry_names_get_spec(names, from, r->forms[0], to, r->forms[1], r->first_rank,
-                                         spec_out, error));
-    if (with_notes) {
-        FY_THEN(status, note_left_out(names, from, to, error));
-        FY_THEN(status, note_codes(names, from, text, options.config_length, error));
+    FY_THEN(status, ferry_names_get_spec(names, from, model->forms[0], to, model->forms[1],
+                                         model->first_rank, spec_out, error));
+    if (who != NULL) {
+        FY_THEN(status, note_left_out(who, names, from, to, error));
+        FY_THEN(status, note_codes(who, names, from, text, options.config_length, error));
     }
     ferry_names_destroy(names);
     free(text);
     return status;
+}
+
+/* ---- the options ---- */
+
+bool names_has_option(int option)
+{
+    return option >= NAMES_OPT_NAMES && option <= NAMES_OPT_FIRST_RANK;
+}
+
+static int read_form(const char *who, int option, named_model *m)
+{
+    m->forms[option == NAMES_OPT_TO] = optarg;
+    m->option = option == NAMES_OPT_TO ? "--to" : "--from";
+    return *optarg != '\0' ? EXIT_DONE
+                           : fail_usage(who,
+                                        "%s takes a short form such as tp=4,pp=2, not an empty "
+                                        "text; without it one rank has all",
+                                        m->option);
+}
+
+int names_apply_option(const char *who, int option, named_model *m)
+{
+    switch (option) {
+    case NAMES_OPT_NAMES:
+        m->names = optarg;
+        return EXIT_DONE;
+    case NAMES_OPT_FIRST_RANK:
+        m->option = "--first-rank";
+        return parse_within(who, "--first-rank", optarg, 0, FERRY_MAX_RANKS - 1, &m->first_rank);
+    default:
+        return read_form(who, option, m);
+    }
+}
+
+int names_check_together(const char *who, const named_model *m)
+{
+    return m->option == NULL || m->names != NULL ? EXIT_DONE
+                                                 : fail_usage(who, "%s needs --names", m->option);
 }

@@ -21,11 +21,7 @@ enum {
     OPT_DUPLEX,
     OPT_MAX_TASKS,
     OPT_TRACE,
-    OPT_HTML,
-    OPT_NAMES,
-    OPT_FROM,
-    OPT_TO,
-    OPT_FIRST_RANK
+    OPT_HTML
 };
 
 const option_row plan_option_rows[] = {
@@ -61,21 +57,7 @@ const option_row plan_option_rows[] = {
     OPTION("trace", "FILE", OPT_TRACE,
            "make a schedule, as --schedule does, and write its timeline to FILE: a Chrome trace, "
            "which opens in Perfetto. FILE is replaced when the trace is complete"),
-    OPTION_HEADING("A model by its config.json"),
-    OPTION_NOTE(
-        "  With --names there is no SPEC but the config.json of a model, or its folder. The names, "
-        "shapes\n"
-        "  and cuts of its tensors follow from that, in namings such as hf, transformers, megatron "
-        "and\n"
-        "  vllm (docs/formats.md, ferry.names/1):\n"),
-    OPTION("names", "NAMES", OPT_NAMES,
-           "what the source calls its tensors, and the destination: megatron:vllm; one stands for "
-           "both"),
-    OPTION("from", "FORM", OPT_FROM,
-           "how the source is cut: a short form such as tp=4,pp=2; default one rank"),
-    OPTION("to", "FORM", OPT_TO, "the same of the destination"),
-    OPTION("first-rank", "R", OPT_FIRST_RANK,
-           "where the ranks of the destination begin; default 0"),
+    NAMES_ROWS,
     OPTION_HEADING("A schedule"),
     OPTION_NOTE(
         "  Moves are cut into segments, segments for one receiver fill batches, and batches get\n"
@@ -211,31 +193,6 @@ static int apply_schedule_option(int option, plan_request *r)
     }
 }
 
-static int apply_naming_option(int option, plan_request *r)
-{
-    switch (option) {
-    case OPT_NAMES:
-        r->names = optarg;
-        return EXIT_DONE;
-    case OPT_FROM:
-    case OPT_TO:
-        r->forms[option == OPT_TO] = optarg;
-        r->naming_option = option == OPT_TO ? "--to" : "--from";
-        return *optarg != '\0' ? EXIT_DONE
-                               : fail_usage("plan",
-                                            "%s takes a short form such as tp=4,pp=2, not an empty "
-                                            "text; without it one rank has all",
-                                            r->naming_option);
-    case OPT_FIRST_RANK:
-        r->naming_option = "--first-rank";
-        return parse_rank(optarg, &r->first_rank)
-                   ? EXIT_DONE
-                   : fail_usage("plan", "--first-rank takes a rank, not \"%s\"", optarg);
-    default:
-        return apply_schedule_option(option, r);
-    }
-}
-
 static int apply_option(int option, void *request)
 {
     plan_request *r = request;
@@ -270,7 +227,8 @@ static int apply_option(int option, void *request)
         r->html = optarg;
         return *optarg != '\0' ? EXIT_DONE : fail_usage("plan", "--html takes the name of a file");
     default:
-        return apply_naming_option(option, r);
+        return names_has_option(option) ? names_apply_option("plan", option, &r->model)
+                                        : apply_schedule_option(option, r);
     }
 }
 
@@ -289,8 +247,9 @@ static int check_together(plan_request *r)
         return fail_usage("plan",
                           "--prove takes whole plans, so it cannot be combined with --without");
     }
-    if (r->naming_option != NULL && r->names == NULL) {
-        return fail_usage("plan", "%s needs --names", r->naming_option);
+    int status = names_check_together("plan", &r->model);
+    if (status != EXIT_DONE) {
+        return status;
     }
     if (r->scheduling_option != NULL && !r->has_schedule) {
         return fail_usage("plan", "%s needs --schedule or --trace", r->scheduling_option);

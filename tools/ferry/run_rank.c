@@ -165,7 +165,10 @@ static ferry_status open_world(rank_run *run, ferry_error *error)
     run->results.n_nodes = ferry_world_node_count(run->world);
     run->doing = run->rank == 0 && terminal_of_stderr().is_live ? "planning" : NULL;
     if (run->plan == NULL) {
-        status = plan_open(run->request->path, &run->request->planning, &run->own_plan, error);
+        /* Of ranks that this program has started it has said what there is to say. */
+        const char *noted = run->rank == 0 && !run->request->started ? "run" : NULL;
+        status =
+            plan_open(noted, run->request->path, &run->request->planning, &run->own_plan, error);
         run->plan = run->own_plan;
     }
     FY_THEN(status, check_size(run, error));

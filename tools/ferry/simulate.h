@@ -3,9 +3,11 @@
 #define FERRY_TOOL_SIMULATE_H
 
 #include "options.h"
+#include "plan.h"
 
 #include <ferry/ferry.h>
 
+#include <jansson.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -36,7 +38,8 @@ typedef struct simulate_fault {
 } simulate_fault;
 
 typedef struct simulate_request {
-    const char *path;
+    const char *path; /* of a spec, or of the config.json of a model */
+    named_model model;
     bool json;
     const char *html;
     const char *clusters[SIMULATE_MOST_LISTS];
@@ -95,6 +98,31 @@ typedef struct simulate_rates {
 /* Predicts all cases of the request, in order: layouts, then clusters, then faults. */
 ferry_status simulate_run(const simulate_request *request, simulate_cases *cases_out,
                           ferry_error *error);
+
+/* ---- simulate_named.c: a model by its config.json ---- */
+
+/* An object with the meshes of --from and --to in the places where a spec has them. */
+ferry_status simulate_name_meshes(const simulate_request *request, json_t **root_out,
+                                  ferry_error *error);
+/* The spec of such meshes; NULL: of those that were asked for. who: as of plan_name_spec. */
+ferry_status simulate_name_spec(const simulate_request *request, const char *who,
+                                const json_t *meshes, json_t **root_out, ferry_error *error);
+/* A spec as JSON, its model written out. */
+ferry_status simulate_json_of(const ferry_spec *spec, json_t **root_out, ferry_error *error);
+
+/* ---- simulate_clusters.c ---- */
+
+/* The text of a file that the command has in itself. */
+typedef struct simulate_text {
+    const char *name; /* NULL: the table ends here */
+    const char *text;
+    size_t length;
+} simulate_text;
+
+extern const simulate_text simulate_clusters[];
+
+/* A ferry.cluster/1 as it is written: a file, or one of those. */
+ferry_status simulate_load_cluster(const char *name, json_t **json_out, ferry_error *error);
 
 /* ---- simulate_predict.c ---- */
 

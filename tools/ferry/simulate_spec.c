@@ -142,18 +142,9 @@ static ferry_status check_cluster(simulating *s, json_t *cluster, const char *pa
 
 static ferry_status read_cluster(simulating *s, const char *path)
 {
-    json_error_t reason;
-    json_t *json = json_load_file(path, JSON_REJECT_DUPLICATES, &reason);
+    json_t *json = NULL;
+    FY_TRY(simulate_load_cluster(path, &json, s->error));
     const char *format = json_string_value(json_object_get(json, "format"));
-    if (json == NULL && reason.line < 0) { /* it says which file this is */
-        snprintf(s->error->message, sizeof s->error->message, "%.300s", reason.text);
-        return FERRY_ERR_IO;
-    }
-    if (json == NULL) {
-        snprintf(s->error->message, sizeof s->error->message, "%.400s: line %d column %d: %.300s",
-                 path, reason.line, reason.column, reason.text);
-        return FERRY_ERR_INVALID_INPUT;
-    }
     cluster_file *cluster = &s->clusters[s->n_clusters++];
     cluster->json = json;
     if (format == NULL || strcmp(format, "ferry.cluster/1") != 0) {
@@ -173,8 +164,8 @@ static ferry_status read_clusters(simulating *s)
         json_t *own = json_object_get(s->root, "cluster");
         if (own == NULL) {
             return fail_with(s,
-                             "%.400s has no \"cluster\": give one with --cluster FILE, such as "
-                             "those of examples/clusters",
+                             "%.400s has no \"cluster\": give one with --cluster, such as "
+                             "--cluster 8xh100-400g",
                              s->request->path);
         }
         s->clusters[0].json = json_incref(own);
@@ -471,11 +462,31 @@ static ferry_status run_case(simulating *s, const json_t *layout, const cluster_
     return status;
 }
 
+/* Of a model the meshes become a spec: one that does not go is a row that says why. */
+static void name_layout(simulating *s, json_t **layout, simulate_case *about)
+{
+    json_t *spec = NULL;
+    ferry_error error = {.message = ""};
+    if (s->request->model.names == NULL || about->is_failed) {
+        return;
+    }
+    if (simulate_name_spec(s->request, NULL, *layout, &spec, &error) != FERRY_OK) {
+        about->is_failed = true;
+        memcpy(about->error, error.message, sizeof about->error);
+        return;
+    }
+    json_decref(*layout);
+    *layout = spec;
+}
+
 static ferry_status run_layout(simulating *s, const size_t *turn)
 {
     simulate_case about = {.limit = "none"};
     json_t *layout = json_deep_copy(s->root);
     ferry_status status = layout == NULL ? fail_memory(s) : apply_sizes(s, layout, turn, &about);
+    if (status == FERRY_OK) {
+        name_layout(s, &layout, &about);
+    }
     for (size_t c = 0; c < s->n_clusters && status == FERRY_OK; c++) {
         status = run_case(s, layout, &s->clusters[c], NULL, &about);
         for (size_t f = 0; f < s->request->n_faults && status == FERRY_OK; f++) {
@@ -516,7 +527,7 @@ static ferry_status run_all(simulating *s)
     const simulate_request *r = s->request;
     if (r->fit != NULL && axis_of(mesh_of(s->root, false), r->fit) == NULL &&
         axis_of(mesh_of(s->root, true), r->fit) == NULL) {
-        return fail_with(s, "--fit: no mesh of the spec has an axis \"%.100s\"", r->fit);
+        return fail_with(s, "--fit: no mesh has an axis \"%.100s\"", r->fit);
     }
     size_t turn[SIMULATE_MOST_LISTS] = {0}, n = s->n_clusters * (1 + r->n_faults);
     for (size_t i = 0; i < r->n_sweeps; i++) {
@@ -542,41 +553,25 @@ static ferry_status run_all(simulating *s)
 
 /* ---- the spec ---- */
 
-typedef struct spec_text {
-    char *bytes;
-    size_t n, capacity;
-} spec_text;
-
-static int append(void *context, const char *bytes, size_t n)
-{
-    spec_text *t = context;
-    if (t->n + n > t->capacity) {
-        size_t more = 2 * (t->n + n);
-        char *grown = realloc(t->bytes, more);
-        if (grown == NULL) {
-            return -1;
-        }
-        t->bytes = grown;
-        t->capacity = more;
-    }
-    memcpy(t->bytes + t->n, bytes, n);
-    t->n += n;
-    return 0;
-}
-
 /* As the library has it, whose "model" is written out: a case does not lie where the file does. */
 static ferry_status read_spec(simulating *s)
 {
-    spec_text text = {.n = 0};
     ferry_spec *spec = NULL;
     ferry_status status = plan_load_spec(s->request->path, &spec, s->error);
-    FY_THEN(status, ferry_spec_write_json(spec, append, &text, s->error));
-    if (status == FERRY_OK) {
-        s->root = json_loadb(text.bytes, text.n, 0, NULL);
-        status = s->root == NULL ? fail_memory(s) : FERRY_OK;
-    }
+    FY_THEN(status, plan_note_unused("simulate", spec, s->error));
+    FY_THEN(status, simulate_json_of(spec, &s->root, s->error));
     ferry_spec_destroy(spec);
-    free(text.bytes);
+    return status;
+}
+
+/* That of a model is made for each layout; once before, so that notes come once, and what is wrong
+ * with all of them ends the command. */
+static ferry_status read_model(simulating *s)
+{
+    json_t *first = NULL;
+    ferry_status status = simulate_name_spec(s->request, "simulate", NULL, &first, s->error);
+    json_decref(first);
+    FY_THEN(status, simulate_name_meshes(s->request, &s->root, s->error));
     return status;
 }
 
@@ -584,7 +579,7 @@ ferry_status simulate_run(const simulate_request *request, simulate_cases *cases
                           ferry_error *error)
 {
     simulating s = {.request = request, .cases = cases_out, .error = error};
-    ferry_status status = read_spec(&s);
+    ferry_status status = request->model.names != NULL ? read_model(&s) : read_spec(&s);
     FY_THEN(status, read_clusters(&s));
     FY_THEN(status, run_all(&s));
     FY_THEN(status, check_faults(&s));

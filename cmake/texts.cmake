@@ -1,9 +1,11 @@
 # Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0
-# Writes the texts of ferry.names/1 files to a source file: cmake -DOUT=... -DNAMES=... -P names.cmake
+# Writes the texts of files to a source file, as a table of TYPE that is called TABLE and ends with a
+# row of zeros; HEADER declares both. A row has the file's name up to the first dot, its text, and its length.
+#   cmake -DOUT=... -DFILES=... -DHEADER=... -DTYPE=... -DTABLE=... -P texts.cmake
 set(texts "")
 set(rows "")
 set(number 0)
-foreach(file ${NAMES})
+foreach(file ${FILES})
     get_filename_component(name ${file} NAME_WE)
     file(READ ${file} bytes HEX)
     string(REGEX REPLACE "(................................)" "\\1\n" bytes "${bytes}")
@@ -12,11 +14,11 @@ foreach(file ${NAMES})
     string(APPEND rows "    {\"${name}\", text_${number}, sizeof text_${number} - 1},\n")
     math(EXPR number "${number} + 1")
 endforeach()
-file(WRITE ${OUT} "/* Made of names/ by cmake/names.cmake. */
-#include \"model/naming.h\"
+file(WRITE ${OUT} "/* Made by cmake/texts.cmake. */
+#include \"${HEADER}\"
 
 ${texts}
-const fy_naming_text fy_naming_texts[] = {
+const ${TYPE} ${TABLE}[] = {
 ${rows}    {NULL, NULL, 0},
 };
 ")
