@@ -201,7 +201,7 @@ def random_options(rng):
                            ("--threads", ("1", "2"))):
         if rng.random() < 0.4:
             words += [option, rng.choice(values)]
-    return words + (["--no-relays"] if rng.random() < 0.2 else [])
+    return words + (["--no-relays"] if rng.random() < 0.2 else []) + ["--quiet"]  # no notes on what has no effect
 
 
 def run_random(seed, count, *engine, env=None):
@@ -609,6 +609,53 @@ def case_bad_specs():
     bad(1, "format", write({"format": "ferry.spec/2"}))
     bad(1, "pigeon", write(matrix()), "--transport", "pigeon")
     bad(1, "pigeon", write(matrix()), "--transport", "pigeon:inproc")
+
+
+def case_slots_that_are_too_small():
+    """They would look like a run that hangs: refused, before or after shards are filled."""
+    path = write(matrix(rows=8192, columns=8192))
+    for words in (("--slot-bytes", "1"), ("--memory-cap", "1"),
+                  ("--slot-bytes", "1", "--transport", "inproc")):
+        bad(1, "take a larger slot_bytes or memory_cap (--slot-bytes, --memory-cap)", path, *words)
+    wide = write(matrix(rows=1 << 15, columns=1 << 15), "wide.json")
+    status, out, err = ask("plan", wide, "--schedule", "--slot-bytes", "2")
+    assert (status, out) == (1, "") and "batches of 2 bytes" in err and "--slot-bytes" in err, err
+
+
+def case_what_has_no_effect():
+    """Rules that no tensor follows and ranks without a part are named, once, and all is well."""
+    spec = matrix()
+    spec["source"]["rules"].insert(0, {"match": "*.q"})
+    spec["destination"] |= {"first_rank": 6}
+    path = write(spec)
+    notes = ['source.rules[0] ("*.q") has no effect: it fits no tensor that the source has',
+             "ranks 4-5 of the 10 have no part of any tensor, on neither side"]
+    for words in (("run", path, "--iterations", "1"), ("plan", path),
+                  ("run", path, "--iterations", "1", "--transport", "inproc"),
+                  ("launch", "-n", "10", FERRY, "run", path, "--iterations", "1")):
+        status, out, err = ask(*words)
+        command = "run" if "run" in words else "plan"
+        assert status == 0 and out, (words, err)
+        assert err.splitlines() == ["ferry %s: note: %s" % (command, note) for note in notes], (words, err)
+        if words[0] != "launch":
+            assert ask(*words, "--quiet")[2] == "", words
+    saved = FOLDER / "saved.plan"
+    assert ask("plan", path, "--save", saved, "--quiet")[0] == 0
+    status, out, err = ask("plan", saved)
+    assert (status, err) == (0, "ferry plan: note: %s\n" % notes[1]), err
+    many = matrix()
+    many["source"]["rules"][:0] = [{"match": "x%d" % i} for i in range(10)]
+    err = ask("plan", write(many))[2].splitlines()
+    assert len(err) == 9 and "x7" in err[7] and err[8] == "ferry plan: note: and so are 2 more", err
+    stages = matrix()
+    stages["tensors"][0]["name"] = "w.0"
+    stages["source"] = {"mesh": [["pp", 3]], "rules": [{"match": "*"}],
+                        "stages": [{"match": "w.{}", "count": 1, "axis": "pp"},
+                                   {"match": "v.{}", "count": 1, "axis": "pp"}]}
+    err = ask("plan", write(stages))[2].splitlines()
+    assert err == ['ferry plan: note: source.stages[0] ("w.{}") puts no tensor on coordinates 1-2 of the axis "pp"',
+                   'ferry plan: note: source.stages[1] ("v.{}") has no effect: it fits no tensor that the '
+                   "source has"], err
 
 
 def case_too_large():

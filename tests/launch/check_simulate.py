@@ -32,7 +32,7 @@ def scheduled(spec, *words):
     """The schedule of a spec that is written here."""
     path = FOLDER / "own.json"
     path.write_text(json.dumps(spec))
-    return json.loads(good("plan", path, "--schedule", "--json", "--summary", *words))
+    return json.loads(good("plan", path, "--schedule", "--json", "--summary", "--quiet", *words))
 
 
 def check_same(case, spec, *words):
@@ -461,6 +461,62 @@ def case_table_and_page():
     assert len(table["table"]["rows"]) == 4
 
 
+CONFIG = {"model_type": "llama", "num_hidden_layers": 4, "hidden_size": 256, "vocab_size": 1024,
+          "num_attention_heads": 8, "num_key_value_heads": 4, "intermediate_size": 512}
+
+
+def planned_by_names(*words, cluster):
+    """The schedule that ferry plan makes of the same model, its spec with a cluster put in."""
+    good("plan", "--names", *words, "--save", FOLDER / "saved.plan", "--quiet")
+    spec = json.loads((FOLDER / "saved.plan").read_text())["spec"]
+    spec["cluster"] = {key: value for key, value in json.loads(cluster.read_text()).items()
+                       if key not in ("format", "name", "comment")}
+    return spec
+
+
+def case_names():
+    """A model by its config.json: each layout is that of its short forms, and clusters have names."""
+    config = FOLDER / "config.json"
+    config.write_text(json.dumps(CONFIG))
+    cluster = EXAMPLES / "clusters" / "8xh100-400g.json"
+    words = ("megatron:vllm", "--from", "tp=2,pp=2", "--first-rank", "4")
+    found = simulate("--names", *words, "--to", "tp=2", "--sweep", "tp=1,8", "--cluster", "8xh100-400g", config)
+    assert [case["layout"] for case in found] == ["tp=1", "tp=8"]
+    for case, tp in zip(found, (1, 8)):
+        spec = planned_by_names(*words, "--to", "tp=%d" % tp, config, cluster=cluster)
+        check_same(case, spec)
+        assert case["cluster"] == "8 x H100 + 400G"
+    assert found == simulate("--names", *words, "--to", "tp=4", "--sweep", "tp=1,8", "--cluster", cluster, FOLDER)
+    fitted = simulate("--names", "hf", "--to", "dp=1,tp=4", "--sweep", "tp=2,3", "--fit", "dp", "--cluster", cluster,
+                      config)
+    check_same(fitted[0], planned_by_names("hf", "--to", "tp=2,dp=2", config, cluster=cluster))
+    assert "no size of dp" in fitted[1]["error"], fitted
+    impossible, = simulate("--names", "hf", "--to", "tp=1", "--sweep", "tp=16", "--cluster", cluster, config)
+    assert "tp=16 exceeds the 4 KV heads" in impossible["error"], impossible
+    for status, text, more in (
+            (1, 'give one with --cluster', ("--names", "hf", config)),
+            (1, "those that ferry has are 8xa100-hdr, 8xh100-400g",
+             ("--names", "hf", config, "--cluster", "no-such")),
+            (1, "tq=2", ("--names", "hf", config, "--to", "tq=2", "--cluster", cluster)),
+            (1, 'no axis "pp"', ("--names", "hf", config, "--to", "tp=2", "--sweep", "pp=2", "--cluster", cluster)),
+            (2, "--to needs --names", (SPEC, "--to", "tp=2"))):
+        found, out, err = ask("simulate", *more)
+        assert (found, out) == (status, "") and text in err, (more, err)
+
+
+def case_clusters_by_name():
+    """Those that the command has in itself are the files, and --help names them all."""
+    names = sorted(path.stem for path in (EXAMPLES / "clusters").glob("*.json"))
+    text = " ".join(good("simulate", "--help").split())
+    assert "%s or %s;" % (", ".join(names[:-1]), names[-1]) in text, text
+    for name in names:
+        assert simulate(SPEC, "--cluster", name) == simulate(SPEC, "--cluster", EXAMPLES / "clusters" / (name + ".json"))
+    own = json.loads((EXAMPLES / "clusters" / "8xh100-400g.json").read_text()) | {"name": "mine"}
+    (FOLDER / "8xh100-400g").write_text(json.dumps(own))
+    status, out, err = ask("simulate", SPEC, "--json", "--cluster", "8xh100-400g", cwd=FOLDER)
+    assert status == 0 and json.loads(out)["cases"][0]["cluster"] == "mine", err  # a file comes first
+
+
 def case_refused():
     cluster = FOLDER / "cluster.json"
     for text, says in (("{", "cluster.json"), ('{"format":"ferry.spec/1"}', "ferry.cluster/1"),
@@ -489,7 +545,7 @@ def case_refused():
             ((SPEC, "--fault", "fire:1=1"), 2, "--fault"), ((SPEC, "--fault", "lost:x"), 2, "--fault"),
             ((SPEC, "--method", "guess"), 2, "--method"), ((SPEC, "--html="), 2, "--html"),
             ((SPEC, "--sweep", "tp=1", "--sweep", "destination.tp=2"), 2, "twice"),
-            ((SPEC, "--sweep", "tp=2", "--fit", "zz"), 1, '--fit: no mesh of the spec has an axis "zz"'),
+            ((SPEC, "--sweep", "tp=2", "--fit", "zz"), 1, '--fit: no mesh has an axis "zz"'),
             ((SPEC, "--sweep", "zz=1"), 1, "no axis"), (("/nowhere.json",), 1, "/nowhere.json"),
             ((SPEC, "--cluster", "/nowhere.json"), 1, "/nowhere.json"),
             ((EXAMPLES / "run" / "rows-to-columns.json",), 1, "no \"cluster\""),

@@ -8,6 +8,7 @@
 
 #include "base/hash.h"
 
+#include <ferry/log.h>
 #include <ferry/plan.h>
 #include <ferry/shard.h>
 #include <ferry/spec.h>
@@ -555,12 +556,97 @@ static void test_survivors(void **state)
     ferry_plan_destroy(plan);
 }
 
+/* ---- ranks that have no part ---- */
+
+typedef struct heard {
+    char lines[4][1000];
+    size_t n;
+} heard;
+
+static void hear(void *context, ferry_log_level level, const char *line)
+{
+    heard *h = context;
+    if (level == FERRY_LOG_WARN && h->n < COUNT_OF(h->lines)) {
+        snprintf(h->lines[h->n], sizeof h->lines[0], "%s", line);
+        h->n++;
+    }
+}
+
+static void bind_idle(rank_thread *self)
+{
+    static char memory[8][2][1000];
+    fy_registry registry = {0};
+    ferry_tensors *sides[2];
+    ferry_error *error = &self->error;
+    uint64_t bytes[2] = {160, self->rank == 2 ? 96 : 192};
+    for (int side = 0; side < 2; side++) {
+        ferry_buffer buffer = ferry_buffer_of(memory[self->rank][side], bytes[side]);
+        expect_ok(self, ferry_tensors_create(&sides[side], error));
+        expect_ok(self, ferry_tensors_add(sides[side], "w", &buffer, error));
+    }
+    expect_ok(self,
+              fy_bind(&registry, self->world, self->context, sides[0], sides[1], false, error));
+    fy_registry_cleanup(&registry);
+    ferry_tensors_destroy(sides[0]);
+    ferry_tensors_destroy(sides[1]);
+}
+
+static void bind_apart(rank_thread *self)
+{
+    static char memory[8][160];
+    fy_registry registry = {0};
+    ferry_tensors *tensors;
+    ferry_error *error = &self->error;
+    ferry_buffer buffer = ferry_buffer_of(memory[self->rank], 160);
+    expect_ok(self, ferry_tensors_create(&tensors, error));
+    expect_ok(self, ferry_tensors_add(tensors, "w", &buffer, error));
+    expect_ok(self, fy_bind(&registry, self->world, self->context, tensors, tensors, false, error));
+    fy_registry_cleanup(&registry);
+    ferry_tensors_destroy(tensors);
+}
+
+/* One line, of rank 0, for all of them; and none where everybody has a part. */
+static void test_idle(void **state)
+{
+    static const char apart[] =
+        "{\"format\": \"ferry.spec/1\", \"tensors\": [{\"name\": \"w\", \"shape\": [40], "
+        "\"dtype\": \"f32\"}], \"source\": {\"mesh\": [], \"rules\": [{\"match\": \"*\"}]}, "
+        "\"destination\": {\"mesh\": [], \"first_rank\": 2, \"rules\": [{\"match\": \"*\"}]}}";
+    heard h = {.n = 0};
+    ferry_plan *plan;
+    ferry_error error;
+    (void)state;
+    ferry_log_configure(FERRY_LOG_WARN, hear, &h);
+    must(try_plan(small_spec, NULL, &plan, &error), &error);
+    run_ranks(3, NULL, bind_idle, plan);
+    assert_int_equal(h.n, 0);
+    run_ranks(4, NULL, bind_idle, plan);
+    assert_int_equal(h.n, 1);
+    assert_non_null(strstr(h.lines[0],
+                           "rank 3 of this world of 4 has no part in the plan, which is "
+                           "of 3 ranks"));
+    run_ranks(6, NULL, bind_idle, plan);
+    assert_int_equal(h.n, 2);
+    assert_non_null(strstr(h.lines[1], "ranks 3-5 of this world of 6 have no part"));
+    ferry_plan_destroy(plan);
+    must(try_plan(apart, NULL, &plan, &error), &error);
+    ferry_log_configure(FERRY_LOG_ERROR, hear, &h);
+    run_ranks(3, NULL, bind_apart, plan);
+    assert_int_equal(h.n, 2);
+    ferry_log_configure(FERRY_LOG_WARN, hear, &h);
+    run_ranks(5, NULL, bind_apart, plan);
+    assert_int_equal(h.n, 3);
+    assert_non_null(strstr(h.lines[2], "ranks 1, 3-4 of this world of 5 have no part"));
+    ferry_plan_destroy(plan);
+    ferry_log_configure(FERRY_LOG_OFF, NULL, NULL);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_layouts),   cmocka_unit_test(test_random),
         cmocka_unit_test(test_refusals),  cmocka_unit_test(test_small_world),
-        cmocka_unit_test(test_survivors),
+        cmocka_unit_test(test_survivors), cmocka_unit_test(test_idle),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

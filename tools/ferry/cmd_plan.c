@@ -27,8 +27,9 @@ static const char help[] =
     "machine is needed: a plan of 16,384 ranks is made on a laptop.\n"
     "\n"
     "Without options it prints a table: the bytes that travel and stay, the busiest ranks, how\n"
-    "well the senders share the work, and the least that the busiest could do: no plan can beat\n"
-    "that bound in which receivers pass nothing on.\n";
+    "well the senders share the work, and the least that the busiest could do: no plan beats that\n"
+    "bound in which receivers pass nothing on. The bound with relays, which --schedule prints, is\n"
+    "that of all schedules.\n";
 
 static const char more_help[] =
     "\n"
@@ -248,7 +249,7 @@ static bool show_schedule(void *context, const ferry_schedule_progress *p)
 {
     terminal_clock_turn_to(context, p->doing);
     if (p->ratio > 0) {
-        terminal_step("plan", "%s; the best so far takes %.4f times the bound", p->doing, p->ratio);
+        terminal_step("plan", "%s; the best so far takes %.4f times the bound with relays", p->doing, p->ratio);
     } else {
         terminal_step("plan", "%s", p->doing);
     }

@@ -86,14 +86,15 @@ static void print_report(const plan_request *r, const ferry_schedule_report *rep
            plural(report->n_segments), format_bytes((double)report->bytes, bytes),
            format_bytes((double)report->relayed_bytes, relayed));
     if (report->has_seconds) {
-        printf("  predicted     %s, %.1f %% of the optimum (%.4f times the bound)\n",
-               format_seconds(report->makespan, first), 100 / report->ratio, report->ratio);
-        printf("  bound         %s, latency aside, by ", format_seconds(report->bound, first));
+        printf("  predicted     %s, %.4f times the bound with relays\n",
+               format_seconds(report->makespan, first), report->ratio);
+        printf("  with relays   %s at least, latency aside, by ",
+               format_seconds(report->bound, first));
     } else {
-        printf("  predicted     %.1f %% of the optimum (%.4f times the bound); seconds need a "
-               "\"cluster\" in the spec\n",
-               100 / report->ratio, report->ratio);
-        printf("  bound         by ");
+        printf("  predicted     %.4f times the bound with relays; seconds need a \"cluster\" in the "
+               "spec, or ferry simulate --cluster\n",
+               report->ratio);
+        printf("  with relays   bound by ");
     }
     printf("%s of rank %u: %s\n", ferry_plan_bound_reason_name(report->bound_reason),
            report->bound_rank, reason_in_words(report, r->scheduling.duplex == FERRY_DUPLEX_HALF));
@@ -144,7 +145,7 @@ static ferry_status print_simulation(const ferry_schedule *schedule,
     if (report->has_seconds) {
         printf("  takes         %s\n", format_seconds(found.seconds, text));
     } else {
-        printf("  takes         %.4f times the bound\n", found.seconds / report->bound);
+        printf("  takes         %.4f times the bound with relays\n", found.seconds / report->bound);
     }
     printf("  slowest link  %u -> %u, %s\n", found.slowest_from, found.slowest_to,
            format_time(report, found.slowest_seconds, found.seconds, text));

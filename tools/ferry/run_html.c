@@ -40,7 +40,7 @@ static void put_times(const measured *m, FILE *file)
         predicted.value = m->report.makespan;
         html_put_bar(file, &predicted, false);
         html_bar bound = {.label = "bound of the spec's cluster", .look = "pale"};
-        bound.value = m->report.bound;
+        bound.value = m->summary->bound.seconds;
         html_put_bar(file, &bound, false);
     }
     if (s->copy_bytes_per_s > 0) {

@@ -570,7 +570,8 @@ class Schedule:
     """When the moves of a plan travel: rounds of batches. Made by :meth:`Plan.schedule`.
 
     ``seconds`` and ``bound`` are those of the port model, of the spec's cluster; without one they
-    are None, and ``ratio`` counts bytes. No schedule of the same moves is faster than ``bound``.
+    are None, and ``ratio`` counts bytes. No schedule of the same moves is faster than ``bound``,
+    also where receivers pass on what several need: it may be below :attr:`Plan.bound`.
     """
 
     def __init__(self, handle: "_ferry.Schedule", plan: Plan) -> None:
@@ -606,7 +607,7 @@ class Schedule:
         time = "" if self.seconds is None else f", {self.seconds:.6g} s"
         return (
             f"<ferry.Schedule {self.digest[:8]}: {_counted(self.n_rounds, 'round')}, {self.bytes:,} "
-            f"bytes{time}, {self.ratio:.3f} times the bound>"
+            f"bytes{time}, {self.ratio:.3f} times the bound with relays>"
         )
 
 
