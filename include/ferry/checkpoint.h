@@ -458,7 +458,9 @@ typedef struct ferry_verify_result {
     uint64_t n_replicas; /* local tensors that were compared in addition, on both sides */
     uint64_t n_checked;  /* checksums that were compared */
     double seconds;
-    uint64_t n_left_out; /* tensors of a, and of the subset, of which b, in boxes, has nothing */
+    /* Tensors of a, and of the subset, of which b, in boxes, has nothing; or of a, for which names
+     * have no place. */
+    uint64_t n_left_out;
 } ferry_verify_result;
 
 #define FERRY_VERIFY_RESULT_INIT                                                                   \

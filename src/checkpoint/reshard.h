@@ -114,8 +114,26 @@ fy_form_tensor *fy_out_find(const fy_out_file *file, uint32_t tensor);
 /* The checkpoint's config.json, parsed; NULL: there is none. */
 ferry_status fy_config_load(const ferry_checkpoint *from, json_t **config_out, ferry_error *error);
 
+/* The text of a config.json for fy_free, of the checkpoint where path is NULL; NULL: it has none.
+ */
+ferry_status fy_config_read(const ferry_checkpoint *from, const char *path, char **text_out,
+                            size_t *length_out, ferry_error *error);
+
 /* What a config.json calls the type that tensors are cast to; NULL: they are not. */
 const char *fy_reshard_torch_dtype(const ferry_reshard *reshard);
+
+/* A checkpoint's tensors under other names. */
+typedef struct fy_named {
+    const ferry_checkpoint *from;
+    const char *to;   /* the target, for sentences */
+    bool is_compared; /* with a checkpoint that is there */
+    json_t *tensors;  /* as a layout lists them; and */
+    json_t *left_out; /* pairs of a name that the naming leaves out, and why: the caller's */
+} fy_named;
+
+/* names: as in ferry_reshard_options; config: the text of a config.json, or NULL. */
+ferry_status fy_named_list(fy_named *named, const char *names, const char *config,
+                           size_t config_length, ferry_error *error);
 
 /* The tensors of the result in the naming that is asked for, of a config.json. */
 ferry_status fy_reshard_name_tensors(ferry_reshard *reshard, const char *config,

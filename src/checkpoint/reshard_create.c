@@ -690,6 +690,19 @@ static ferry_status make_job(ferry_reshard *c, const json_t *config, ferry_error
     return check_casts(&c->job, error);
 }
 
+ferry_status fy_config_read(const ferry_checkpoint *from, const char *path, char **text_out,
+                            size_t *length_out, ferry_error *error)
+{
+    config_text own = {0};
+    if (path != NULL) {
+        return fy_file_read(path, MOST_CONFIG_BYTES, text_out, length_out, error);
+    }
+    FY_TRY(read_config_text(from, &own, error));
+    *text_out = own.text;
+    *length_out = own.length;
+    return FERRY_OK;
+}
+
 static ferry_status name_tensors(ferry_reshard *c, const config_text *text, const char *config_path,
                                  ferry_error *error)
 {
@@ -699,7 +712,7 @@ static ferry_status name_tensors(ferry_reshard *c, const config_text *text, cons
         return FERRY_OK;
     }
     if (config_path != NULL) {
-        FY_TRY(fy_file_read(config_path, MOST_CONFIG_BYTES, &own, &length, error));
+        FY_TRY(fy_config_read(c->from, config_path, &own, &length, error));
     }
     const char *config = own == NULL ? text->text : own;
     ferry_status status = fy_reshard_name_tensors(c, config, length, error);

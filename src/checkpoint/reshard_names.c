@@ -36,10 +36,9 @@ static ferry_status parse_way(const char *text, way *w, ferry_error *error)
     return FERRY_OK;
 }
 
-static ferry_status find_from(const ferry_reshard *c, ferry_names *names, way *w,
-                              ferry_error *error)
+static ferry_status find_from(const fy_named *n, ferry_names *names, way *w, ferry_error *error)
 {
-    const ferry_checkpoint *from = c->from;
+    const ferry_checkpoint *from = n->from;
     const char *found = NULL;
     if (w->from[0] != '\0') {
         return FERRY_OK;
@@ -59,12 +58,12 @@ static ferry_status find_from(const ferry_reshard *c, ferry_names *names, way *w
 
 static bool ends_in(const char *name, const char *with)
 {
-    size_t length = strlen(name), n = strlen(with);
-    return length >= n && strcmp(name + length - n, with) == 0;
+    size_t length = strlen(name), tail = strlen(with);
+    return length >= tail && strcmp(name + length - tail, with) == 0;
 }
 
 /* Names are those of values. Patterns choose by names of the result, and are no help here. */
-static ferry_status fail_unnamed(const ferry_reshard *c, const char *naming, const char *name,
+static ferry_status fail_unnamed(const fy_named *n, const char *naming, const char *name,
                                  ferry_error *error)
 {
     bool is_turned = ends_in(name, "_proj_blocks") || ends_in(name, "_proj_scales");
@@ -74,7 +73,7 @@ static ferry_status fail_unnamed(const ferry_reshard *c, const char *naming, con
             "%s: \"%s\" is of MXFP4 codes, which %s has no names for; names are those of "
             "values, and ferry makes no values of such codes: take a checkpoint of values, "
             "or leave --names out",
-            c->from->path, name, naming);
+            n->from->path, name, naming);
     }
     if (fy_is_scale_name(name)) {
         return fy_fail(
@@ -82,17 +81,17 @@ static ferry_status fail_unnamed(const ferry_reshard *c, const char *naming, con
             "%s: \"%s\" holds scales of codes, which %s has no names for; names are those "
             "of values: make a folder of these first, with --to hf --dequantize, and "
             "give it other names then",
-            c->from->path, name, naming);
+            n->from->path, name, naming);
     }
     return fy_fail(
         error, FERRY_ERR_INVALID_INPUT,
         "%s: no rule of %s covers the tensor \"%s\"; make a folder without it first, with "
         "--to hf --exclude, and give that other names then",
-        c->from->path, naming, name);
+        n->from->path, naming, name);
 }
 
 /* What the model's names leave out on purpose is seen, and passed over. */
-static ferry_status see(const ferry_reshard *c, ferry_names *names, const fy_naming *naming,
+static ferry_status see(const fy_named *n, ferry_names *names, const fy_naming *naming,
                         const fy_ckpt_tensor *t, ferry_error *error)
 {
     ferry_error cause = {{0}};
@@ -100,18 +99,18 @@ static ferry_status see(const ferry_reshard *c, ferry_names *names, const fy_nam
         ferry_names_see(names, naming->name, t->name, t->dtype, t->n_dims, t->shape, &cause);
     if (status == FERRY_ERR_INVALID_INPUT &&
         fy_naming_find_tensor(naming, t->name) == FY_INDEX_NONE) {
-        return fail_unnamed(c, naming->name, t->name, error);
+        return fail_unnamed(n, naming->name, t->name, error);
     }
     return status == FERRY_OK ? FERRY_OK : fy_fail(error, status, "%s", cause.message);
 }
 
-static ferry_status see_all(const ferry_reshard *c, ferry_names *names, const char *naming,
+static ferry_status see_all(const fy_named *n, ferry_names *names, const char *naming,
                             ferry_error *error)
 {
     fy_naming *found;
     FY_TRY(fy_naming_find(names, naming, &found, error));
-    for (size_t i = 0; i < c->from->n_tensors; i++) {
-        FY_TRY(see(c, names, found, &c->from->tensors[i], error));
+    for (size_t i = 0; i < n->from->n_tensors; i++) {
+        FY_TRY(see(n, names, found, &n->from->tensors[i], error));
     }
     return ferry_names_check_seen(names, naming, error);
 }
@@ -132,44 +131,49 @@ static const char *why_left_out(const fy_naming *from, const fy_naming *to, cons
 }
 
 /* Whatever the subset: its patterns are of names that these have not. */
-static ferry_status list_left_out(ferry_reshard *c, ferry_names *names, const way *w,
-                                  ferry_error *error)
+static ferry_status list_left_out(fy_named *n, ferry_names *names, const way *w, ferry_error *error)
 {
     fy_naming *from, *to;
     FY_TRY(fy_naming_find(names, w->from, &from, error));
     FY_TRY(fy_naming_find(names, w->to, &to, error));
-    c->left_out = json_array();
-    bool done = c->left_out != NULL;
-    for (size_t i = 0; i < c->from->n_tensors && done; i++) {
-        const char *name = c->from->tensors[i].name, *why = why_left_out(from, to, name);
+    n->left_out = json_array();
+    bool done = n->left_out != NULL;
+    for (size_t i = 0; i < n->from->n_tensors && done; i++) {
+        const char *name = n->from->tensors[i].name, *why = why_left_out(from, to, name);
         done =
-            why == NULL || json_array_append_new(c->left_out, json_pack("[s, s]", name, why)) == 0;
+            why == NULL || json_array_append_new(n->left_out, json_pack("[s, s]", name, why)) == 0;
     }
     return fy_check_memory(done, "the tensors that names leave out", error);
 }
 
-static ferry_status list_targets(ferry_reshard *c, const ferry_map *map, ferry_error *error)
+static ferry_status list_targets(fy_named *n, const ferry_map *map, ferry_error *error)
 {
-    c->tensors = json_array();
-    bool done = c->tensors != NULL;
+    n->tensors = json_array();
+    bool done = n->tensors != NULL;
     for (uint32_t i = 0; i < map->targets.n && done; i++) {
-        done = json_array_append_new(c->tensors, fy_map_target_entry(map, i)) == 0;
+        done = json_array_append_new(n->tensors, fy_map_target_entry(map, i)) == 0;
     }
     return fy_check_memory(done, "the tensors of a reshard", error);
 }
 
 /* Of what is not in boxes. */
-static ferry_status check_straight(const ferry_reshard *c, ferry_names *names, const way *w,
+static ferry_status check_straight(const fy_named *n, ferry_names *names, const way *w,
                                    ferry_error *error)
 {
     bool turned;
     uint64_t blocks[2];
     FY_TRY(fy_naming_is_turned(names, w->from, w->to, &turned, blocks, error));
+    if (turned && n->is_compared) {
+        return fy_fail(error, FERRY_ERR_UNSUPPORTED,
+                       "%s: %s has tensors that %s has transposed, which folders of ranks have in "
+                       "boxes of the source's tensors: compare these without --names",
+                       n->from->path, w->from, w->to);
+    }
     return turned ? fy_fail(error, FERRY_ERR_UNSUPPORTED,
                             "%s: %s has tensors that %s has transposed, and a folder of ranks can "
                             "have them, but not %s; give a short form: tp=1 is one file that has "
                             "all",
-                            c->from->path, w->from, w->to, c->to)
+                            n->from->path, w->from, w->to, n->to)
                   : FERRY_OK;
 }
 
@@ -199,12 +203,28 @@ static ferry_status check_boxes(const ferry_reshard *c, const way *w, ferry_erro
                          c->from->path, w->from, w->to, option);
 }
 
-static ferry_status name_tensors(ferry_reshard *c, ferry_names *names, way *w, ferry_error *error)
+/* Which namings, and that the source is of the first. */
+static ferry_status begin_names(fy_named *n, ferry_names *names, way *w, ferry_error *error)
+{
+    FY_TRY(find_from(n, names, w, error));
+    FY_TRY(see_all(n, names, w->from, error));
+    return list_left_out(n, names, w, error);
+}
+
+static ferry_status list_straight(fy_named *n, ferry_names *names, const way *w, ferry_error *error)
 {
     ferry_map *map = NULL;
-    FY_TRY(find_from(c, names, w, error));
-    FY_TRY(see_all(c, names, w->from, error));
-    FY_TRY(list_left_out(c, names, w, error));
+    FY_TRY(check_straight(n, names, w, error));
+    FY_TRY(ferry_names_get_map(names, w->from, w->to, &map, error));
+    ferry_status status = list_targets(n, map, error);
+    ferry_map_destroy(map);
+    return status;
+}
+
+static ferry_status name_tensors(ferry_reshard *c, fy_named *n, ferry_names *names, way *w,
+                                 ferry_error *error)
+{
+    FY_TRY(begin_names(n, names, w, error));
     if (c->is_sharded && fy_short_form_is(c->to)) {
         FY_TRY(fy_names_box_side(names, w->from, w->to, c->to, &c->boxes, error));
         if (c->boxes != NULL) {
@@ -212,11 +232,21 @@ static ferry_status name_tensors(ferry_reshard *c, ferry_names *names, way *w, f
             return check_boxes(c, w, error);
         }
     }
-    FY_TRY(check_straight(c, names, w, error));
-    FY_TRY(ferry_names_get_map(names, w->from, w->to, &map, error));
-    ferry_status status = list_targets(c, map, error);
-    ferry_map_destroy(map);
-    return status;
+    return list_straight(n, names, w, error);
+}
+
+static ferry_status open_names(const ferry_checkpoint *from, const char *config,
+                               size_t config_length, ferry_names **names_out, ferry_error *error)
+{
+    ferry_names_options options = FERRY_NAMES_OPTIONS_INIT;
+    if (config == NULL) {
+        return fy_fail(error, FERRY_ERR_INVALID_INPUT,
+                       "%s: has no config.json, which other names need: give one", from->path);
+    }
+    options.config = config;
+    options.config_length = config_length;
+    options.source_name = from->path;
+    return ferry_names_create(&options, names_out, error);
 }
 
 ferry_status fy_reshard_name_tensors(ferry_reshard *c, const char *config, size_t config_length,
@@ -224,22 +254,33 @@ ferry_status fy_reshard_name_tensors(ferry_reshard *c, const char *config, size_
 {
     way w;
     ferry_names *names = NULL;
-    ferry_names_options options = FERRY_NAMES_OPTIONS_INIT;
+    fy_named n = {.from = c->from, .to = c->to};
     FY_TRY(parse_way(c->names, &w, error));
-    if (config == NULL) {
-        return fy_fail(error, FERRY_ERR_INVALID_INPUT,
-                       "%s: has no config.json, which other names need: give one", c->from->path);
+    FY_TRY(open_names(c->from, config, config_length, &names, error));
+    ferry_status status =
+        c->tensors != NULL || c->boxes != NULL
+            ? fy_fail(error, FERRY_ERR_INVALID_INPUT,
+                      "%s: has tensors of its own, and names are asked for, too: give one of them",
+                      c->to)
+            : FERRY_OK;
+    if (status == FERRY_OK) {
+        status = name_tensors(c, &n, names, &w, error);
+        c->tensors = n.tensors;
+        c->left_out = n.left_out;
     }
-    if (c->tensors != NULL || c->boxes != NULL) {
-        return fy_fail(error, FERRY_ERR_INVALID_INPUT,
-                       "%s: has tensors of its own, and names are asked for, too: give one of them",
-                       c->to);
-    }
-    options.config = config;
-    options.config_length = config_length;
-    options.source_name = c->from->path;
-    FY_TRY(ferry_names_create(&options, &names, error));
-    ferry_status status = name_tensors(c, names, &w, error);
+    ferry_names_destroy(names);
+    return status;
+}
+
+ferry_status fy_named_list(fy_named *n, const char *as, const char *config, size_t config_length,
+                           ferry_error *error)
+{
+    way w;
+    ferry_names *names = NULL;
+    FY_TRY(parse_way(as, &w, error));
+    FY_TRY(open_names(n->from, config, config_length, &names, error));
+    ferry_status status = begin_names(n, names, &w, error);
+    FY_THEN(status, list_straight(n, names, &w, error));
     ferry_names_destroy(names);
     return status;
 }

@@ -19,6 +19,17 @@ static ferry_status fail_missing(const fy_verify_work *c, const char *tensor, in
                    c->sides[in].checkpoint->path, c->sides[1 - in].checkpoint->path);
 }
 
+/* A tensor of a as it changes that b has not. */
+static ferry_status fail_lacking(const fy_verify_work *c, const char *tensor, ferry_error *error)
+{
+    return c->named.tensors == NULL
+               ? fail_missing(c, tensor, 0, error)
+               : fy_fail(error, FERRY_ERR_DIFFERENT,
+                         "\"%s\" is in %s under the names \"%s\", but not in %s", tensor,
+                         c->sides[0].checkpoint->path, c->options->names,
+                         c->sides[1].checkpoint->path);
+}
+
 /* What only b has, what the subset leaves out, or what a has as scales that its changes consume.
  * number: in a; FY_NONE: it is not there */
 static ferry_status fail_added(const fy_verify_work *c, const char *tensor, uint32_t number,
@@ -26,6 +37,13 @@ static ferry_status fail_added(const fy_verify_work *c, const char *tensor, uint
 {
     if (number == FY_NONE) {
         return fail_missing(c, tensor, 1, error);
+    }
+    bool has_other_name =
+        c->named.tensors != NULL && c->sides[0].whole.spec->tensors[number].is_source_only;
+    if (has_other_name) {
+        return fy_fail(error, FERRY_ERR_DIFFERENT,
+                       "\"%s\" is in %s, but the names \"%s\" have no tensor that is called so",
+                       tensor, c->sides[1].checkpoint->path, c->options->names);
     }
     return fy_verify_leaves_out(c, number)
                ? fy_fail(error, FERRY_ERR_DIFFERENT,
@@ -85,7 +103,7 @@ static ferry_status verify_models(fy_verify_work *c, ferry_error *error)
             continue;
         }
         if (c->twin[i] == FY_INDEX_NONE) {
-            return fail_missing(c, name, 0, error);
+            return fail_lacking(c, name, error);
         }
         FY_TRY(fy_change_check_cast(job->spec, job->changes, i, error));
         FY_TRY(compare_headers(c, i, &b->tensors[c->twin[i]], error));
@@ -123,14 +141,17 @@ static ferry_status make_whole(const ferry_checkpoint *checkpoint, const fy_job_
     return fy_job_place(job, one, error);
 }
 
-/* options, subset, config: what it changes by; NULL: it stays as it is. other: the other side's */
+/* options, subset, tensors, config: what it changes by; NULL: it stays as it is. other: the other
+ * side's */
 static ferry_status open_side(fy_verify_side *side, const ferry_checkpoint *checkpoint,
                               const fy_change_options *options, const char *subset,
-                              const json_t *config, const ferry_checkpoint *other,
-                              ferry_error *error)
+                              const json_t *tensors, const json_t *config,
+                              const ferry_checkpoint *other, ferry_error *error)
 {
     bool makes_boxes = !side->is_b && other->boxed != NULL;
     fy_job_target one = {.name = checkpoint->path,
+                         .tensors = tensors,
+                         .lists_all = tensors != NULL,
                          .subset = makes_boxes ? NULL : subset, /* boxes are of whole tensors */
                          .options = options,
                          .config = config,
@@ -178,6 +199,32 @@ static ferry_status share_boxes(fy_verify_work *c, uint64_t least_bytes, ferry_e
     return FERRY_OK;
 }
 
+/* a's tensors under the names that are asked for. */
+static ferry_status name_tensors(fy_verify_work *c, const ferry_checkpoint *a, ferry_error *error)
+{
+    const ferry_checkpoint *b = c->sides[1].checkpoint;
+    const ferry_verify_options *o = c->options;
+    char *text = NULL;
+    size_t length = 0;
+    if (o->names == NULL) {
+        return o->config_path == NULL
+                   ? FERRY_OK
+                   : fy_fail(error, FERRY_ERR_INVALID_INPUT, "a config.json needs names");
+    }
+    if (a->boxed != NULL || b->boxed != NULL) {
+        return fy_fail(error, FERRY_ERR_UNSUPPORTED,
+                       "%s: is in boxes, which are compared under the names that they have: leave "
+                       "--names out",
+                       a->boxed != NULL ? a->path : b->path);
+    }
+    c->named = (fy_named){.from = a, .to = b->path, .is_compared = true};
+    FY_TRY(fy_config_read(a, o->config_path, &text, &length, error));
+    ferry_status status = fy_named_list(&c->named, o->names, text, length, error);
+    c->n_left_out += json_array_size(c->named.left_out);
+    fy_free(text);
+    return status;
+}
+
 /* The options of a's changes were asked for as those of a reshard. */
 static ferry_status open_changed(fy_verify_work *c, const ferry_checkpoint *a, ferry_error *error)
 {
@@ -187,12 +234,15 @@ static ferry_status open_changed(fy_verify_work *c, const ferry_checkpoint *a, f
                                  .quantize = o->quantize,
                                  .dequantize = o->dequantize,
                                  .subset = may_hold_scales ? NULL : o->subset};
-    fy_job_target one = {.name = a->path, .may_lack = c->sides[1].checkpoint->boxed != NULL};
+    fy_job_target one = {.name = a->path,
+                         .tensors = c->named.tensors,
+                         .lists_all = c->named.tensors != NULL,
+                         .may_lack = c->sides[1].checkpoint->boxed != NULL};
     json_t *config = NULL;
     uint64_t least = 0, least_block = 0;
     ferry_status status = o->dequantize == NULL ? FERRY_OK : fy_config_load(a, &config, error);
-    FY_THEN(status,
-            open_side(&c->sides[0], a, &options, o->subset, config, c->sides[1].checkpoint, error));
+    FY_THEN(status, open_side(&c->sides[0], a, &options, o->subset, c->named.tensors, config,
+                              c->sides[1].checkpoint, error));
     json_decref(config);
     for (uint32_t t = 0; status == FERRY_OK && t < c->sides[0].whole.problem.n_tensors; t++) {
         least = fy_max(least, fy_change_least_room(&c->sides[0].whole, t));
@@ -288,6 +338,8 @@ static void clean_up(fy_verify_work *c)
     }
     fy_free(c->workers);
     fy_subset_cleanup(&c->subset);
+    json_decref(c->named.tensors);
+    json_decref(c->named.left_out);
     fy_matrices_destroy(c->matrices);
     fy_free(c->twin);
     fy_free(c->digests);
@@ -349,7 +401,8 @@ static ferry_status compare_part(void *context, uint32_t worker, size_t part, fe
     bool is_made = c->sides[0].whole.problem.tensors[a].is_made;
     bool is_alone = !is_made || c->sides[1].checkpoint->boxed != NULL;
     ferry_status status = b != FY_NONE && is_alone ? compare_tensor(c, w, a, error) : FERRY_OK;
-    if (c->sides[0].has_own && fy_verify_reads(c, a)) {
+    bool is_own = part < c->sides[0].checkpoint->n_tensors; /* and not made of others, by names */
+    if (c->sides[0].has_own && is_own && fy_verify_reads(c, a)) {
         FY_THEN(status, fy_verify_replicas(c, w, 0, a, error));
     }
     if (c->sides[1].has_own && b != FY_NONE) {
@@ -409,6 +462,7 @@ static ferry_status prepare(fy_verify_work *c, const ferry_checkpoint *a, const 
     c->sides[1].is_b = true;
     FY_TRY(fy_subset_create(c->options->subset, &c->subset, error));
     FY_TRY(share_boxes(c, 0, error));
+    FY_TRY(name_tensors(c, a, error));
     FY_TRY(open_changed(c, a, error));
     c->n_tensors = c->sides[0].whole.problem.n_tensors;
     c->twin = fy_alloc_zeroed(c->n_tensors, sizeof *c->twin);
@@ -423,7 +477,7 @@ static ferry_status prepare(fy_verify_work *c, const ferry_checkpoint *a, const 
     FY_TRY(fy_verify_check_subset(c, error));
     FY_TRY(verify_models(c, error));
     FY_TRY(check_there(c, error));
-    FY_TRY(open_side(&c->sides[1], b, NULL, NULL, NULL, a, error));
+    FY_TRY(open_side(&c->sides[1], b, NULL, NULL, NULL, NULL, a, error));
     for (uint32_t i = 0; i < c->buffers.n_threads; i++) {
         FY_TRY(make_worker(c, &c->workers[i], error));
     }

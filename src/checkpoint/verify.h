@@ -33,6 +33,7 @@ typedef struct fy_verify_work {
     fy_verify_side sides[2];
     const ferry_verify_options *options;
     fy_subset subset; /* what of a is compared; all zero: everything */
+    fy_named named;   /* a's tensors as b is to have them; without a list: as they are */
     fy_buffers buffers;
     fy_maker_room maker_room;
     uint32_t *number_in_a; /* of b's tensors, where b is in boxes */

@@ -170,7 +170,8 @@ def case_help():
                            "--verbose", "--json", "--help"),
                "inspect": ("--json", *patterns, "--tensors", "--checksums", "--stats",
                            "--memory-cap", "--threads", "--quiet", "--verbose", "--help"),
-               "verify": ("--json", "--digests", *patterns, "--cast", "--quantize", "--dequantize", "--threads",
+               "verify": ("--json", "--digests", *patterns, "--cast", "--quantize", "--dequantize", "--names",
+                          "--config", "--threads",
                           "--memory-cap", "--quiet", "--verbose", "--help")}
     for command in COMMANDS:
         text = good(command, "--help")
@@ -390,6 +391,45 @@ def case_what_names_leave_out():
     n = len(predictor) - 1
     assert status == 0 and err.count("\n") == 1 and "note: %d tensors of hf are left out" % n in err, err
     good("plan", "--names", "hf:megatron", src)
+
+
+def case_verify_of_names():
+    """A folder under other names is compared with what it was made of: what differs is named as it is called there."""
+    src, predictor = predicting("named")
+    for to, more in (("hf", ()), ("tp=2", ()), ("tp=2", ("--cast", "f16"))):
+        out = FOLDER / ("as-vllm-%s%s" % (to, "".join(more)))
+        ask("reshard", src, "--to", to, "--names", "vllm", "--out", out, *more)
+        status, said, err = ask("verify", src, out, "--names", "vllm", *more)
+        assert (status, err) == (0, "") and said.startswith("equal: "), (to, more, err)
+        assert "%d tensors of %s have no place in the names\n" % (len(predictor), src) in said, said
+        about = json.loads(ask("verify", src, out, "--names", "hf:vllm", "--json", *more)[1])
+        assert about["equal"] and about["n_left_out"] == len(predictor), about
+        assert not any("q_a_proj" in tensor["name"] for tensor in about["tensors"]), about["tensors"]
+    bad(1, "model.norm.weight", "verify", src, FOLDER / "as-vllm-hf", "--names", "vllm", "--exclude", "model.norm.*")
+    megatron = FOLDER / "megatron"
+    ask("reshard", src, "--to", "tp=2", "--names", "megatron", "--out", megatron)
+    (megatron / "config.json").unlink()
+    status, said, err = ask("verify", megatron, src, "--names", "hf")
+    assert (status, said) == (2, "") and "config.json" in err, err
+    part = FOLDER / "part"
+    ask("reshard", src, "--to", "hf", "--exclude", "model.layers.1.embed_tokens.weight", "--out", part)
+    config = src / "config.json"
+    assert ask("verify", megatron, part, "--names", "hf", "--config", config)[0] == 0
+    lacks = bad(1, "is in %s under the names" % megatron, "verify", megatron, FOLDER / "as-vllm-hf", "--names", "hf",
+                "--config", config)
+    assert lacks.endswith("but not in %s\n" % (FOLDER / "as-vllm-hf")), lacks
+    bad(1, 'the names "vllm" have no tensor that is called so', "verify", src, src, "--names", "vllm",
+        "--exclude", "*gate_up_proj.weight,*fused_qkv_a_proj.weight")
+    bad(2, "--config needs --names", "verify", src, part, "--config", config)
+    # One bit of a tensor that is made of several.
+    file = FOLDER / "as-vllm-hf" / "model.safetensors"
+    content = bytearray(file.read_bytes())
+    header = json.loads(content[8:8 + int.from_bytes(content[:8], "little")])
+    fused = next(name for name in header if name.endswith("gate_up_proj.weight"))
+    begin = 8 + int.from_bytes(content[:8], "little") + header[fused]["data_offsets"][0]
+    content[begin + 2 * (5 * 8 + 3)] ^= 1  # of row 5: the second row of what was "up"
+    file.write_bytes(content)
+    bad(1, '"%s" differs at element [5, 3]' % fused, "verify", src, FOLDER / "as-vllm-hf", "--names", "vllm")
 
 
 def case_names_of_codes():

@@ -43,7 +43,8 @@ static const char more_help[] =
     "  ferry verify llama-tp4 llama-tp8-pp2 --digests\n"
     "  ferry verify model.safetensors copy/model.safetensors --json\n"
     "  ferry verify llama llama-fp8 --quantize f8e4m3:128x128\n"
-    "  ferry verify llama llama-layer-0 --include 'model.layers.0.*'\n";
+    "  ferry verify llama llama-layer-0 --include 'model.layers.0.*'\n"
+    "  ferry verify llama-megatron-tp8 llama --names hf --config llama/config.json\n";
 
 enum {
     OPT_JSON = 256,
@@ -52,7 +53,9 @@ enum {
     OPT_THREADS,
     OPT_CAST,
     OPT_QUANTIZE,
-    OPT_DEQUANTIZE
+    OPT_DEQUANTIZE,
+    OPT_NAMES,
+    OPT_CONFIG
 };
 
 static const option_row rows[] = {
@@ -65,6 +68,8 @@ static const option_row rows[] = {
                  "whether B is what ferry reshard makes of A with this option; the same of these:"),
     OPTION("quantize", "FORMAT[=PATTERN]", OPT_QUANTIZE, "whether B is A quantized"),
     OPTION("dequantize", "[FORMAT]", OPT_DEQUANTIZE, "whether B is A dequantized"),
+    OPTION("names", "NAMES", OPT_NAMES, "whether B is A under these names"),
+    OPTION("config", "FILE", OPT_CONFIG, "the config.json that --names needs; default that of A"),
     OPTION("memory-cap", "SIZE", OPT_MEMORY_CAP,
            "the most memory for buffers, at least 1M; default 256M"),
     OPTION("threads", "N", OPT_THREADS,
@@ -102,6 +107,12 @@ static int apply_option(int option, void *request)
         return EXIT_DONE;
     case OPT_DEQUANTIZE:
         v->options.dequantize = optarg == NULL ? "auto" : optarg;
+        return EXIT_DONE;
+    case OPT_NAMES:
+        v->options.names = optarg;
+        return EXIT_DONE;
+    case OPT_CONFIG:
+        v->options.config_path = optarg;
         return EXIT_DONE;
     case OPT_JSON:
         v->json = true;
@@ -180,9 +191,14 @@ static void print_equal(verify_run *v, const ferry_verify_result *r)
            plural(r->n_replicas), format_seconds(r->seconds, text[3]),
            format_count(r->n_checked, text[4]), plural(r->n_checked));
     if (r->n_left_out > 0) {
-        printf("left out: %s tensor%s of %s %s in no box of %s\n",
-               format_count(r->n_left_out, text[0]), plural(r->n_left_out), v->path[0],
-               r->n_left_out == 1 ? "is" : "are", v->path[1]);
+        bool is_one = r->n_left_out == 1;
+        printf("left out: %s tensor%s of %s", format_count(r->n_left_out, text[0]),
+               plural(r->n_left_out), v->path[0]);
+        if (v->options.names != NULL) {
+            printf(" %s no place in the names\n", is_one ? "has" : "have");
+        } else {
+            printf(" %s in no box of %s\n", is_one ? "is" : "are", v->path[1]);
+        }
     }
 }
 
@@ -233,6 +249,9 @@ static int run(int argc, char **argv)
                           optind == argc       ? "two checkpoints are missing"
                           : optind + 1 == argc ? "the second checkpoint is missing"
                                                : "there are more than two checkpoints");
+    }
+    if (v.options.config_path != NULL && v.options.names == NULL) {
+        return fail_usage("verify", "--config needs --names");
     }
     v.path[0] = argv[optind];
     v.path[1] = argv[optind + 1];

@@ -360,7 +360,7 @@ class VerifyResult:
     n_replicas: int  # local tensors that were compared in addition
     n_checked: int  # checksums that were compared
     seconds: float
-    n_left_out: int  # tensors of a of which b, in boxes, has nothing
+    n_left_out: int  # tensors of a of which b, in boxes, has nothing, or names have no place for
     # By tensor: XXH3 (64 bits) of its bytes, as 16 hex digits.
     digests: Optional[Dict[str, str]] = field(repr=False)
 
@@ -376,6 +376,8 @@ def verify(
     cast: Any = None,
     quantize: Optional[str] = None,
     dequantize: Union[bool, str, None] = None,
+    names: Optional[str] = None,
+    config: Optional[Path] = None,
     memory_cap: int = 0,
     threads: int = 0,
     digests: bool = False,
@@ -389,15 +391,16 @@ def verify(
 
     ``b`` may be in boxes that do not hold all of ``a``: then what they hold is compared.
 
-    With ``subset``, ``cast``, ``quantize`` or ``dequantize``, ``b`` is to be what :func:`reshard`
-    makes of ``a`` with them, to the bit: with a ``subset`` it has nothing beside those tensors.
+    With ``subset``, ``cast``, ``quantize``, ``dequantize`` or ``names``, ``b`` is to be what
+    :func:`reshard` makes of ``a`` with them, to the bit: with a ``subset`` it has nothing beside
+    those tensors. ``config`` is the ``config.json`` that names need; None is that of ``a``.
     """
     sides = [one if isinstance(one, Checkpoint) else inspect(one) for one in (a, b)]
     found: Optional[Dict[str, int]] = {} if digests else None
     try:
         totals = _ferry.verify(
             sides[0]._handle, sides[1]._handle, patterns(subset), cast, quantize, _format(dequantize),
-            memory_cap, threads, found, _told(progress),
+            memory_cap, threads, found, _told(progress), names, config,
         )  # fmt: skip
     except Different as error:
         match = _DIFFERENCE.match(str(error))

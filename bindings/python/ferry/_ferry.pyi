@@ -276,6 +276,8 @@ def verify(
     threads: int,
     digests: Optional[Dict[str, int]],
     progress: Optional[Callable[[str, int, int, float], Optional[bool]]],
+    names: Optional[str],
+    config: Optional[_Path],
 ) -> Tuple[int, int, int, int, float, int]: ...
 
 # ---- reshard.c and param.c ----

@@ -440,22 +440,26 @@ static PyObject *reshard(PyObject *module, PyObject *args, PyObject *kwargs)
 static PyObject *verify(PyObject *module, PyObject *args, PyObject *kwargs)
 {
     (void)module;
-    static char *names[] = {"a",        "b",          "subset",     "cast",
-                            "quantize", "dequantize", "memory_cap", "threads",
-                            "digests",  "progress",   NULL};
-    PyObject *a, *b, *cast, *cap, *threads, *digests, *progress;
+    static char *names[] = {"a",          "b",          "subset",  "cast",    "quantize",
+                            "dequantize", "memory_cap", "threads", "digests", "progress",
+                            "names",      "config",     NULL};
+    PyObject *a, *b, *cast, *cap, *threads, *digests, *progress, *config;
     ferry_dtype dtype = {0, 0};
     ferry_verify_options options = FERRY_VERIFY_OPTIONS_INIT;
     ferry_verify_result result = FERRY_VERIFY_RESULT_INIT;
     ferry_error error;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!O!zOzzOOOO", names, checkpoint_type, &a,
+    PyObject *config_path = NULL;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!O!zOzzOOOOzO", names, checkpoint_type, &a,
                                      checkpoint_type, &b, &options.subset, &cast, &options.quantize,
-                                     &options.dequantize, &cap, &threads, &digests, &progress) ||
+                                     &options.dequantize, &cap, &threads, &digests, &progress,
+                                     &options.names, &config) ||
         (cast != Py_None && !fp_dtype_of(cast, &dtype)) ||
         !fp_u64(cap, "memory_cap", &options.memory_cap_bytes) ||
-        !fp_u32(threads, "threads", &options.n_threads)) {
+        !fp_u32(threads, "threads", &options.n_threads) ||
+        (config != Py_None && !fp_path_bytes(config, &config_path))) {
         return NULL;
     }
+    options.config_path = config_path == NULL ? NULL : PyBytes_AsString(config_path);
     watch w = {.progress = progress == Py_None ? NULL : progress, .digests = digests};
     options.cast = dtype.kind;
     options.progress = tell;
@@ -463,6 +467,7 @@ static PyObject *verify(PyObject *module, PyObject *args, PyObject *kwargs)
     options.context = &w;
     begin(&w);
     ferry_status status = ferry_checkpoint_verify(get(a), get(b), &options, &result, &error);
+    Py_XDECREF(config_path);
     if (!end(&w, status, &error)) {
         return NULL;
     }
@@ -510,7 +515,7 @@ bool fp_add_checkpoint(PyObject *module)
                 "Writes a checkpoint in another layout, or says what that would write.")},
         {"verify", FP_KEYWORDS(verify),
          FP_DOC("verify($module, /, a, b, subset, cast, quantize, dequantize, memory_cap, threads, "
-                "digests, progress)",
+                "digests, progress, names, config)",
                 "(tensors, bytes, replicas, checksums, seconds) of equals.")},
         {NULL, NULL, 0, NULL},
     };

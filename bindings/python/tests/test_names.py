@@ -137,6 +137,16 @@ class Names(unittest.TestCase):
             self.assertEqual(sorted(name for name, _ in done.left_out), sorted(layer))
             self.assertIn("predict", done.left_out[0][1])
             self.assertEqual(ferry.reshard(path, "tp=2", dry_run=True).left_out, ())
+            served = path / "served"
+            ferry.reshard(path, "tp=2", served, names="vllm")
+            equal = ferry.verify(path, served, names="hf:vllm", config=path / "config.json")
+            self.assertEqual(equal.n_left_out, len(layer))
+            self.assertEqual(ferry.verify(path, str(served), names="vllm").n_tensors, equal.n_tensors)
+            with self.assertRaisesRegex(ferry.Different, "under the names") as caught:
+                ferry.verify(path, served, names="megatron")
+            self.assertIsInstance(caught.exception, ferry.Different)
+            with self.assertRaisesRegex(ferry.InvalidInput, "needs names"):
+                ferry.verify(path, served, config=path / "config.json")
 
     def test_side(self) -> None:
         """The map and the side say the same: the plans of both move the same bytes."""
