@@ -36,13 +36,25 @@ ferry_status fy_block_choice_parse(const char *text, bool may_be_auto, fy_block_
     return fy_format_parse(text, length, &choice_out->format, error);
 }
 
+/* Of sentences: what --cast or cast asks for. */
+static const char *name_of(uint32_t kind, char text[FERRY_DTYPE_TEXT_BYTES])
+{
+    ferry_dtype dtype = {.kind = 0};
+    if (ferry_dtype_of(kind, &dtype, NULL) != FERRY_OK) {
+        return "what is no type";
+    }
+    ferry_dtype_format(dtype, text, FERRY_DTYPE_TEXT_BYTES);
+    return text;
+}
+
 ferry_status fy_change_options_check(const fy_change_options *o, ferry_error *error)
 {
+    char text[FERRY_DTYPE_TEXT_BYTES];
     fy_block_choice choice;
     if (o->cast != 0 && !fy_cast_exists(FERRY_F32, o->cast)) {
         return fy_fail(error, FERRY_ERR_UNSUPPORTED,
-                       "tensors can be cast to f32, f16, bf16, f8e4m3 and f8e5m2, not to kind %u",
-                       o->cast);
+                       "tensors can be cast to f32, f16, bf16, f8e4m3 and f8e5m2, not to %s",
+                       name_of(o->cast, text));
     }
     if (o->quantize != NULL && o->dequantize != NULL) {
         return fy_fail(error, FERRY_ERR_MISUSE,
@@ -52,7 +64,8 @@ ferry_status fy_change_options_check(const fy_change_options *o, ferry_error *er
     bool is_value = o->cast == FERRY_F32 || o->cast == FERRY_F16 || o->cast == FERRY_BF16;
     if (o->dequantize != NULL && o->cast != 0 && !is_value) {
         return fy_fail(error, FERRY_ERR_UNSUPPORTED,
-                       "tensors are dequantized to f32, f16 or bf16, not to kind %u", o->cast);
+                       "tensors are dequantized to f32, f16 or bf16, not to %s",
+                       name_of(o->cast, text));
     }
     FY_TRY(fy_block_choice_parse(o->quantize, false, &choice, error));
     return fy_block_choice_parse(o->dequantize, true, &choice, error);

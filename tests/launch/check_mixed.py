@@ -399,6 +399,10 @@ def case_tune_processes():
     shape = SHAPES[5]
     out = good("tune", "--max-bytes", "8K", *shape.words.split())
     rows = [line for line in out.splitlines() if " KiB " in line]
+    legend = " ".join(out.partition("\n\n")[0].split())
+    for words in ("- was far behind.", "* is the mode that programs take:", "where none is 3 % faster.",
+                  "- is the default"):
+        assert words in legend, out
     assert [row.split()[:2] for row in rows] == [["8", "KiB"]] * 2, out
     for row in rows:
         times = re.findall(r" [0-9.]+ (?:ns|us|ms|s)\b", row)

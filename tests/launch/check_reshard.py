@@ -134,7 +134,7 @@ def case_wrong_usage():
                "--threads": ("0", "-1", "two", "2.5", "129", "4096", ""),
                "--part-bytes": ("0", "-1", "5GB", "x", ""),
                "--bwlimit": ("0", "-1", "5GB", "1.5M", ""),
-               "--cast": ("f64", "BF16", "i8", "f8e5m2", "")}
+               "--cast": ("f64", "BF16", "i8", "float8_e5m2", "")}
     for option, values in numbers.items():
         rows += [("reshard", (*to, option, value), option) for value in values]
         rows.append(("reshard", (*to, option), option + " needs a value"))
@@ -430,6 +430,20 @@ def case_verify_of_names():
     content[begin + 2 * (5 * 8 + 3)] ^= 1  # of row 5: the second row of what was "up"
     file.write_bytes(content)
     bad(1, '"%s" differs at element [5, 3]' % fused, "verify", src, FOLDER / "as-vllm-hf", "--names", "vllm")
+
+
+def case_cast_to_both_floats_of_eight_bits():
+    """As Python's cast=; values worked out by hand: what is too large saturates."""
+    src = source("eight", {"w": ("F32", [6])})
+    file = src / "model.safetensors"
+    content = file.read_bytes()
+    file.write_bytes(content[:-24] + struct.pack("<6f", 1, -2.5, 1.1, 1e9, -1e-9, 0.4375))
+    for word, kind, values in (("f8e5m2", "F8_E5M2", (0x3c, 0xc1, 0x3c, 0x7b, 0x80, 0x37)),
+                               ("f8e4m3", "F8_E4M3", (0x38, 0xc2, 0x39, 0x7e, 0x80, 0x2e))):
+        good("reshard", src, "--to", "hf", "--cast", word, "--out", FOLDER / word, "--quiet")
+        made = (FOLDER / word / "model.safetensors").read_bytes()
+        assert kind.encode() in made and made[-6:] == bytes(values), (word, made[-6:].hex())
+        assert ask("verify", src, FOLDER / word, "--cast", word)[0] == 0
 
 
 def case_names_of_codes():

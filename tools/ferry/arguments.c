@@ -98,11 +98,9 @@ int parse_word(const char *name, const char *option, const option_word *words, c
 
 int parse_cast(const char *name, const char *text, uint32_t *kind_out)
 {
-    static const option_word casts[] = {{"bf16", FERRY_BF16},
-                                        {"f16", FERRY_F16},
-                                        {"f32", FERRY_F32},
-                                        {"f8e4m3", FERRY_F8E4M3},
-                                        {NULL, 0}};
+    static const option_word casts[] = {{"bf16", FERRY_BF16},     {"f16", FERRY_F16},
+                                        {"f32", FERRY_F32},       {"f8e4m3", FERRY_F8E4M3},
+                                        {"f8e5m2", FERRY_F8E5M2}, {NULL, 0}};
     return parse_word(name, "--cast", casts, text, kind_out);
 }
 

@@ -86,7 +86,8 @@ static void point_to_names(const char *path, ferry_error *error)
     if (is_model(path) || is_model(inside)) {
         snprintf(error->message + used, sizeof error->message - used,
                  "; a model is planned with --names, as in `ferry plan --names megatron:vllm --to "
-                 "tp=4 CONFIG`, and --save saves that plan for ferry run");
+                 "tp=4 CONFIG`, where --save saves that plan for ferry run; ferry simulate takes "
+                 "--names, too");
     }
 }
 
@@ -249,7 +250,8 @@ static bool show_schedule(void *context, const ferry_schedule_progress *p)
 {
     terminal_clock_turn_to(context, p->doing);
     if (p->ratio > 0) {
-        terminal_step("plan", "%s; the best so far takes %.4f times the bound with relays", p->doing, p->ratio);
+        terminal_step("plan", "%s; the best so far takes %.4f times the bound with relays",
+                      p->doing, p->ratio);
     } else {
         terminal_step("plan", "%s", p->doing);
     }

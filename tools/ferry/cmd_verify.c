@@ -64,7 +64,7 @@ static const option_row rows[] = {
            "number, "
            "and its name"),
     PATTERN_ROWS("tensors"),
-    OPTION_WORDS("bf16 f16 f32 f8e4m3", "cast", "TYPE", OPT_CAST,
+    OPTION_WORDS("bf16 f16 f32 f8e4m3 f8e5m2", "cast", "TYPE", OPT_CAST,
                  "whether B is what ferry reshard makes of A with this option; the same of these:"),
     OPTION("quantize", "FORMAT[=PATTERN]", OPT_QUANTIZE, "whether B is A quantized"),
     OPTION("dequantize", "[FORMAT]", OPT_DEQUANTIZE, "whether B is A dequantized"),

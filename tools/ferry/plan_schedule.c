@@ -91,9 +91,10 @@ static void print_report(const plan_request *r, const ferry_schedule_report *rep
         printf("  with relays   %s at least, latency aside, by ",
                format_seconds(report->bound, first));
     } else {
-        printf("  predicted     %.4f times the bound with relays; seconds need a \"cluster\" in the "
-               "spec, or ferry simulate --cluster\n",
-               report->ratio);
+        printf(
+            "  predicted     %.4f times the bound with relays; seconds need a \"cluster\" in the "
+            "spec, or ferry simulate --cluster\n",
+            report->ratio);
         printf("  with relays   bound by ");
     }
     printf("%s of rank %u: %s\n", ferry_plan_bound_reason_name(report->bound_reason),

@@ -39,8 +39,9 @@ const option_row reshard_option_rows[] = {
            "an earlier result of the same LAYOUT: what is equal there is not written again. See "
            "below"),
     PATTERN_ROWS("tensors"),
-    OPTION_WORDS("bf16 f16 f32 f8e4m3", "cast", "TYPE", OPT_CAST,
-                 "make all floating tensors bf16, f16, f32 or f8e4m3, but for scales of codes"),
+    OPTION_WORDS("bf16 f16 f32 f8e4m3 f8e5m2", "cast", "TYPE", OPT_CAST,
+                 "make all floating tensors bf16, f16, f32, f8e4m3 or f8e5m2, but for scales of "
+                 "codes"),
     OPTION("quantize", "FORMAT[=PATTERN]", OPT_QUANTIZE,
            "make the matrices of linear modules in the layers, or those that fit a PATTERN, codes "
            "with a scale for each block: f8e4m3:128x128, or f8e5m2 and other blocks; :pow2 or "

@@ -120,7 +120,9 @@ void tune_print_table(const tune_table *table)
 {
     mixed_print_handle(&table->info, "");
     printf(
-        "Microseconds of a call; * is the mode that is taken, and block its lines of 64 bytes\n");
+        "Times of a call, of the rank where it is longest; - was far behind. * is the mode that\n"
+        "programs take: the fastest, or the one of the size above it where none is 3 %% faster.\n"
+        "Block is what that one was fastest with, in lines of 64 bytes; - is the default\n");
     for (size_t at = 0; at < table->n;) {
         size_t length = run_length(table->timings + at, table->n - at, false);
         print_op(table->timings + at, length);

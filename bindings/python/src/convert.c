@@ -9,7 +9,10 @@ bool fp_u64(PyObject *number, const char *what, uint64_t *out)
     PyObject *index = PyNumber_Index(number);
     if (index == NULL) {
         PyErr_Clear();
-        fp_raise_format(FERRY_ERR_INVALID_INPUT, "%s is not a whole number", what);
+        fp_raise_format(FERRY_ERR_INVALID_INPUT, "%s is not a whole number%s", what,
+                        PyUnicode_Check(number) ? ", but a text: sizes are numbers of bytes, such "
+                                                  "as 64 << 20"
+                                                : "");
         return false;
     }
     unsigned long long value = PyLong_AsUnsignedLongLong(index);
