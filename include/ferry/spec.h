@@ -37,13 +37,14 @@ FERRY_API size_t ferry_spec_tensor_count(const ferry_spec *spec);
  * What a side on a mesh says and no tensor follows, which is mostly a slip in a pattern: a rule or
  * a stage that fits none, a rule all of whose tensors rules before it take, or coordinates of a
  * stage's axis that it puts no tensor on. Not among them are rules for any name ("*"), and
- * coordinates for which "sizes" says 0.
+ * coordinates for which "sizes" says 0. And rates of a node of the cluster that no rank is on.
  */
 typedef struct ferry_unused {
     bool is_destination;
     bool is_stage;
-    size_t index;      /* in the side's "rules" or "stages" */
-    const char *match; /* its pattern; lives as long as the spec */
+    bool is_node;      /* of the cluster's "nodes", and of no side */
+    size_t index;      /* in the side's "rules" or "stages"; of a node its number */
+    const char *match; /* its pattern, which lives as long as the spec; NULL of a node */
     bool is_hidden;    /* of a rule: tensors fit it, and rules before it take them all */
     const char *axis;  /* of a stage: it puts nothing on these coordinates of it; NULL: anywhere */
     uint32_t first_coordinate;
@@ -53,7 +54,7 @@ typedef struct ferry_unused {
 /* Anything but FERRY_OK ends the visit, which then returns that. */
 typedef ferry_status (*ferry_unused_visitor)(void *context, const ferry_unused *unused);
 
-/* The source comes first, and of a side its rules. */
+/* The source comes first, and of a side its rules; nodes come last. */
 FERRY_API ferry_status ferry_spec_visit_unused(const ferry_spec *spec, ferry_unused_visitor visitor,
                                                void *context, ferry_error *error);
 

@@ -748,7 +748,7 @@ static ferry_status lower_staged(lowering *l, fy_tensor *tensor, ferry_error *er
                                   error);
 }
 
-static uint32_t world_of(const fy_side *side)
+uint32_t fy_side_world(const fy_side *side)
 {
     if (side->boxes != NULL) {
         return fy_side_rank_bound(side->boxes);
@@ -797,7 +797,8 @@ ferry_status fy_spec_lower(const ferry_spec *spec, fy_problem *problem, ferry_er
 {
     lowering l = {.spec = spec, .problem = problem};
     *problem = (fy_problem){.n_tensors = spec->n_tensors, .cluster = spec->cluster};
-    problem->n_ranks = (uint32_t)fy_max(world_of(&spec->source), world_of(&spec->destination));
+    problem->n_ranks =
+        (uint32_t)fy_max(fy_side_world(&spec->source), fy_side_world(&spec->destination));
     problem->tensors = fy_alloc(spec->n_tensors, sizeof *problem->tensors);
     ferry_status status;
     if (problem->tensors == NULL) {

@@ -184,6 +184,9 @@ ferry_status fy_side_refuse_casts(const fy_side *side, const char *remedy, ferry
 /* Its text, whichever way it was made. */
 ferry_status fy_spec_write(const ferry_spec *spec, fy_writer *w, ferry_error *error);
 
+/* One more than the largest rank of a side. */
+uint32_t fy_side_world(const fy_side *side);
+
 /* On which coordinate of its axis a stage puts an item below its count. */
 uint32_t fy_stage_coordinate(const fy_side *side, const fy_stage *stage, uint64_t item);
 

@@ -2,6 +2,7 @@
 /* What a side on a mesh says and no tensor follows. Nothing of a plan depends on it. */
 #include "model/spec.h"
 
+#include "base/checked.h"
 #include "base/glob.h"
 #include "model/rule_index.h"
 
@@ -164,11 +165,25 @@ static ferry_status visit_side(const ferry_spec *spec, const fy_side *side,
     return status;
 }
 
+/* Nodes behind the one of the last rank. */
+static ferry_status visit_nodes(const ferry_spec *spec, ferry_unused_visitor visitor, void *context)
+{
+    uint64_t world = fy_max(fy_side_world(&spec->source), fy_side_world(&spec->destination));
+    uint32_t n_nodes = fy_cluster_node_count(&spec->cluster, (uint32_t)world);
+    for (size_t i = 0; i < spec->cluster.n_overrides; i++) {
+        uint32_t node = spec->cluster.overrides[i].node;
+        ferry_unused unused = {.is_node = true, .index = node};
+        FY_TRY(node < n_nodes ? FERRY_OK : visitor(context, &unused));
+    }
+    return FERRY_OK;
+}
+
 ferry_status ferry_spec_visit_unused(const ferry_spec *spec, ferry_unused_visitor visitor,
                                      void *context, ferry_error *error)
 {
     FY_TRY(fy_check_use(spec != NULL && visitor != NULL,
                         "ferry_spec_visit_unused needs a spec and a visitor", error));
     FY_TRY(visit_side(spec, &spec->source, visitor, context, error));
-    return visit_side(spec, &spec->destination, visitor, context, error);
+    FY_TRY(visit_side(spec, &spec->destination, visitor, context, error));
+    return visit_nodes(spec, visitor, context);
 }

@@ -647,6 +647,9 @@ def case_what_has_no_effect():
     many["source"]["rules"][:0] = [{"match": "x%d" % i} for i in range(10)]
     err = ask("plan", write(many))[2].splitlines()
     assert len(err) == 9 and "x7" in err[7] and err[8] == "ferry plan: note: and so are 2 more", err
+    nodes = matrix(cluster={"ranks_per_node": 2, "rank_gbytes_per_s": 1, "node_gbytes_per_s": 2,
+                            "nodes": {"1": {"rank_gbytes_per_s": 2}, "2": {"rank_gbytes_per_s": 2}}})
+    assert ask("plan", write(nodes))[2] == "ferry plan: note: cluster.nodes has rates of node 2, on which no rank is\n"
     stages = matrix()
     stages["tensors"][0]["name"] = "w.0"
     stages["source"] = {"mesh": [["pp", 3]], "rules": [{"match": "*"}],

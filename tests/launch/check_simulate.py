@@ -449,9 +449,11 @@ def case_table_and_page():
     page = FOLDER / "page.html"
     out = good("simulate", SPEC, "--sweep", "tp=4,3", "--fit", "dp", "--fault", "nic:4=0.5", "--html", page)
     lines = out.splitlines()
-    assert len(lines) == 5 and lines[0].split()[:3] == ["layout", "cluster", "fault"], out
+    assert len(lines) == 6 and lines[0].split()[:3] == ["layout", "cluster", "fault"], out
     assert re.search(r"^tp=4 +the spec's +40 .* GiB +\d+ ms +\d+ ms +ingress of rank 32$", lines[1])
     assert "not possible: " in lines[3]
+    assert lines[5] == "A time below the bound is of ranks that pass on what they have received", out
+    assert "below the bound" not in good("simulate", SPEC)
     report = report_of(page)
     lines_of, table = report["sections"]
     assert lines_of["chart"]["x"]["values"] == ["tp=4", "tp=3"]

@@ -74,6 +74,13 @@ static const row rows[] = {
      "'strides':[1]}]},{'rank':5,'parameter':'q','elements':2,'dtype':'u8','holds':[],"
      "'fill':[{'offset':0,'shape':[2],'strides':[1]}]}]}}",
      "source rule 0 f\n", "1 2, 4 1, "},
+    {"nodes that no rank is on",
+     SOURCE "{'mesh':[['tp',2]]," ALL
+            ",'destination':{'mesh':[],'ranks':[4],'rules':[{'match':'*'}]},"
+            "'cluster':{'ranks_per_node':2,'rank_gbytes_per_s':1,'node_gbytes_per_s':2,'nodes':"
+            "{'2':{'rank_gbytes_per_s':2},'3':{'rank_gbytes_per_s':2},'0':{'node_gbytes_per_s':1},"
+            "'70':{'node_gbytes_per_s':1}}}}",
+     "node 3\nnode 70\n", "2 2, "},
     {"a gap between the sides",
      SOURCE "{'mesh':[['tp',2]]," ALL ",'destination':{'mesh':[],'first_rank':5," ALL "}", "",
      "2 3, "},
@@ -86,6 +93,10 @@ static ferry_status write_unused(void *context, const ferry_unused *unused)
 {
     char *text = context;
     size_t used = strlen(text);
+    if (unused->is_node) {
+        snprintf(text + used, 1000 - used, "node %zu\n", unused->index);
+        return FERRY_OK;
+    }
     snprintf(text + used, 1000 - used, "%s %s %zu %s%s",
              unused->is_destination ? "destination" : "source", unused->is_stage ? "stage" : "rule",
              unused->index, unused->match, unused->is_hidden ? " hidden" : "");

@@ -47,6 +47,11 @@ static ferry_status note_one(void *context, const ferry_unused *unused)
     if (n->n++ >= MOST_NOTES || !terminal_begin_note(n->who)) {
         return FERRY_OK;
     }
+    if (unused->is_node) {
+        fprintf(stderr, "cluster.nodes has rates of node %zu, on which no rank is\n",
+                unused->index);
+        return FERRY_OK;
+    }
     fprintf(stderr, "%s.%s[%zu] (\"", side, unused->is_stage ? "stages" : "rules", unused->index);
     print_name(stderr, unused->match);
     fputs("\")", stderr);

@@ -90,7 +90,7 @@ void simulate_print_table(const simulate_request *request, const simulate_cases 
     widths w = {width_of(cases, "layout", layout_of), width_of(cases, "cluster", cluster_of),
                 request->n_faults > 0 ? width_of(cases, "fault", fault_of) : 0,
                 request->relabel ? width_of(cases, "ranks by", order_of) : 0};
-    bool estimated = false;
+    bool estimated = false, beaten = false;
     printf("%-*s  %-*s", w.layout, "layout", w.cluster, "cluster");
     if (w.fault > 0) {
         printf("  %-*s", w.fault, "fault");
@@ -101,10 +101,15 @@ void simulate_print_table(const simulate_request *request, const simulate_cases 
     printf("  %8s  %12s  %10s  %10s  limit\n", "ranks", "travels", "bound", "predicted");
     for (size_t i = 0; i < cases->n; i++) {
         print_case(&cases->at[i], &w);
-        estimated = estimated || (!cases->at[i].is_failed && !cases->at[i].is_scheduled);
+        const simulate_case *one = &cases->at[i];
+        estimated = estimated || (!one->is_failed && !one->is_scheduled);
+        beaten = beaten || (!one->is_failed && one->seconds < one->bound);
     }
     if (estimated) {
         printf("* by classes of alike ranks, without a schedule: the time of the busiest port\n");
+    }
+    if (beaten) {
+        printf("A time below the bound is of ranks that pass on what they have received\n");
     }
     if (request->relabel) {
         printf("Rows with \"ranks by\" walk the destination's axes in this order, slowest first; "
