@@ -446,6 +446,29 @@ def case_cast_to_both_floats_of_eight_bits():
         assert ask("verify", src, FOLDER / word, "--cast", word)[0] == 0
 
 
+def case_rules_that_no_tensor_follows():
+    """Of a layout that somebody wrote: misspelt, it would leave a tensor whole on every rank without a word."""
+    src = source("ruled", {"a.q.weight": ("F32", [4, 4]), "a.norm": ("F32", [4])})
+    layout = {"format": "ferry.layout/1", "mesh": [["tp", 2]],
+              "stages": [{"match": "l.{}.*", "count": 2, "axis": "tp"}],
+              "rules": [{"match": "*.q_weight", "shard": [{"dim": 0, "axis": "tp"}]}, {"match": "*"}]}
+    path = FOLDER / "layout.json"
+    path.write_text(json.dumps(layout))
+    status, out, err = ask("reshard", src, "--to", path, "--out", FOLDER / "ruled-2")
+    assert status == 0 and err.splitlines() == [
+        'ferry reshard: note: destination.rules[0] ("*.q_weight") has no effect: it fits no tensor that the '
+        'destination has',
+        'ferry reshard: note: destination.stages[0] ("l.{}.*") has no effect: it fits no tensor that the '
+        "destination has"], err
+    assert ask("reshard", src, "--to", path, "--out", FOLDER / "ruled-3", "--quiet")[2] == ""
+    assert ask("reshard", src, "--to", path, "--out", FOLDER / "ruled-4", "--json")[2] == ""
+    good("reshard", src, "--to", FOLDER / "ruled-2" / "ferry.layout.json", "--out", FOLDER / "ruled-5")
+    layout["rules"][0]["match"] = "*.q.weight"
+    del layout["stages"]
+    path.write_text(json.dumps(layout))
+    good("reshard", src, "--to", path, "--out", FOLDER / "ruled-6")
+
+
 def case_names_of_codes():
     """Names are those of values: a plan says so where files have codes, and a reshard what helps."""
     src, _ = predicting("codes", fp8=True)

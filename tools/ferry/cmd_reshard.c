@@ -204,6 +204,7 @@ static ferry_status work(const reshard_request *r, const ferry_checkpoint *sourc
     FY_TRY(print_report(report, error));
     if (!r->json) {
         reshard_print_note(report); /* a failure has its one sentence for itself */
+        reshard_note_unused(report);
     }
     return FERRY_OK;
 }

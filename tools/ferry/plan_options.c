@@ -53,7 +53,7 @@ const option_row plan_option_rows[] = {
     OPTION_WORDS(
         "optimal first-fit first-fit-half", "schedule", "[RULE]", OPT_SCHEDULE,
         "say in which round everything travels, and predict how long it takes on the spec's "
-        "cluster; see below"),
+        "cluster (ferry simulate takes any); see below"),
     OPTION("trace", "FILE", OPT_TRACE,
            "make a schedule, as --schedule does, and write its timeline to FILE: a Chrome trace, "
            "which opens in Perfetto. FILE is replaced when the trace is complete"),

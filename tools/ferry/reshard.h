@@ -57,6 +57,12 @@ ferry_status reshard_write_html(const reshard_report *report, ferry_error *error
 ferry_status reshard_put_where(FILE *file, const ferry_checkpoint *source,
                                const ferry_checkpoint *result, ferry_error *error);
 
+/* ---- reshard_unused.c ---- */
+
+/* Notes on stderr that name rules and stages of a layout file that no tensor of the source follows.
+ */
+void reshard_note_unused(const reshard_report *report);
+
 /* On stderr, for people: which tensors no built-in rule knows; nothing where there are none. */
 void reshard_print_note(const reshard_report *report);
 
