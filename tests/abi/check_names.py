@@ -51,7 +51,7 @@ FIXED = {"ferry_buffer", "ferry_device", "ferry_dtype", "ferry_error", "ferry_mi
          "ferry_slice"}
 # Those that the library makes and lends for the time of a call.
 LENT = {"ferry_block_work", "ferry_conversion", "ferry_fill", "ferry_held_box", "ferry_move",
-        "ferry_schedule_progress", "ferry_shard", "ferry_work_progress"}
+        "ferry_schedule_progress", "ferry_shard", "ferry_unused", "ferry_work_progress"}
 
 COMMENT = re.compile(r"/\*.*?\*/|//[^\n]*", re.DOTALL)
 FUNCTION = re.compile(r"FERRY_API\s+([\w\s*]*?)\b(ferry_\w+)\(([^;]*?)\);", re.DOTALL)

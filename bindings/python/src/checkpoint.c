@@ -467,8 +467,9 @@ static PyObject *verify(PyObject *module, PyObject *args, PyObject *kwargs)
     options.context = &w;
     begin(&w);
     ferry_status status = ferry_checkpoint_verify(get(a), get(b), &options, &result, &error);
+    bool done = end(&w, status, &error);
     Py_XDECREF(config_path);
-    if (!end(&w, status, &error)) {
+    if (!done) {
         return NULL;
     }
     return Py_BuildValue("KKKKdK", (ull)result.n_tensors, (ull)result.tensor_bytes,
