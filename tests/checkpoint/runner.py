@@ -5,6 +5,7 @@ import argparse
 import json
 import os
 import random
+import re
 import shlex
 import shutil
 import subprocess
@@ -20,6 +21,9 @@ import skips  # noqa: E402
 import terminal  # noqa: E402
 
 TIMEOUT_S = 600
+# What a layout that was drawn says and no tensor follows: launch/reshard has the notes that tell of it.
+NO_EFFECT = re.compile(r"^ferry reshard: note: (?:destination\.(?:rules|stages)\[\d+\] .*|and so (?:is|are) \d+ more)\n",
+                       re.MULTILINE)
 
 
 class Failure(Exception):
@@ -43,7 +47,7 @@ class Done:
         self.command = " ".join(map(shlex.quote, command))
         self.code = done.returncode
         self.out = done.stdout.decode("utf-8", errors="replace")
-        self.error = done.stderr.decode("utf-8", errors="replace")
+        self.error = NO_EFFECT.sub("", done.stderr.decode("utf-8", errors="replace"))
 
     def __str__(self):
         return "%s\nexit status %d; stderr: %s" % (self.command, self.code, self.error.strip())
