@@ -72,6 +72,11 @@ static ferry_status sort_batches(ferry_schedule *s, const fy_deal *deal, ferry_e
         uint32_t batch = columns[2 * n + i];
         s->batches[i] = deal->batches[batch];
         s->batches[i].round = columns[batch];
+        columns[n + batch] = (uint32_t)i;
+    }
+    for (size_t i = 0; i < n && status == FERRY_OK; i++) {
+        uint32_t by = s->batches[i].brought_by;
+        s->batches[i].brought_by = by == 0 ? 0 : columns[n + by - 1] + 1;
     }
     if (status == FERRY_OK) {
         s->n_batches = n;
@@ -120,6 +125,28 @@ static uint32_t list_port(const ferry_schedule *s, bool sends, uint64_t *begin, 
     memmove(begin, begin + 1, n * sizeof *begin);
     begin[n] = s->n_batches;
     return (uint32_t)most;
+}
+
+/* A batch that relays waits for the one that brought all of it. */
+static ferry_status list_waits(ferry_schedule *s, ferry_error *error)
+{
+    uint64_t n = 0;
+    if (s->report.relayed_bytes == 0) {
+        return FERRY_OK;
+    }
+    s->wait_begin = fy_alloc(s->n_batches + 1, sizeof *s->wait_begin);
+    s->waits = fy_alloc(s->n_batches, sizeof *s->waits);
+    if (s->wait_begin == NULL || s->waits == NULL) {
+        return fy_fail_no_memory(error, "the waits of a schedule");
+    }
+    for (uint64_t i = 0; i < s->n_batches; i++) {
+        s->wait_begin[i] = n;
+        if (s->batches[i].brought_by != 0) {
+            s->waits[n++] = s->batches[i].brought_by - 1;
+        }
+    }
+    s->wait_begin[s->n_batches] = n;
+    return FERRY_OK;
 }
 
 static ferry_status list_ranks(ferry_schedule *s, ferry_error *error)
@@ -216,7 +243,7 @@ ferry_status fy_schedule_assemble(const fy_job *job, fy_deal *deal, ferry_schedu
         take_segments(s, deal);
         status = list_ranks(s, error);
     }
-    FY_THEN(status, fy_schedule_list_waits(s, error));
+    FY_THEN(status, list_waits(s, error));
     FY_THEN(status, fy_schedule_time(s, &makespan, s->idle, error));
     if (status != FERRY_OK) {
         ferry_schedule_destroy(s);

@@ -41,6 +41,9 @@ ferry_status fy_deal_whole(const fy_job *job, uint64_t chunk_bytes, fy_deal *dea
  */
 ferry_status fy_deal_even(const fy_job *job, double shortest, fy_deal *deal, ferry_error *error);
 
+/* No way without relays is faster, latency counted (floor.c). */
+ferry_status fy_floor_of_direct(const fy_job *job, double *time_out, ferry_error *error);
+
 /* Other rounds for the same batches, as many as the largest degree; full duplex. */
 ferry_status fy_deal_sort_rounds(const fy_job *job, fy_deal *deal, ferry_error *error);
 
@@ -51,7 +54,10 @@ ferry_status fy_deal_sort_rounds(const fy_job *job, fy_deal *deal, ferry_error *
 ferry_status fy_deal_fit_rounds(const fy_job *job, uint32_t n_rounds, fy_deal *deal,
                                 ferry_error *error);
 
-/* What each batch that relays waits for; needs batches, segments and report.relayed_bytes. */
+/*
+ * What each batch that relays waits for, where who dealt them is not at hand; needs batches,
+ * segments and report.relayed_bytes.
+ */
 ferry_status fy_schedule_list_waits(ferry_schedule *schedule, ferry_error *error);
 
 /* Of the batches and segments alone: what travels when. */

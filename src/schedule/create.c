@@ -23,8 +23,19 @@ static const double CHAIN_FROM = 1.05;
 /* From here on relays are played in the other way as well. */
 static const double EAGER_FROM = 1.02;
 
+/*
+ * Where no way without relays can be nearer to the bound than this, relays are made before the
+ * others, which mostly need not be made at all then.
+ */
+static const double RELAYS_FIRST_FROM = 1.5;
+
+/* Of what is added up in another order than a schedule's times are. */
+static const double ROUNDING = 1e-9;
+
 /* Beyond so many pairs peeling would take minutes; with many tasks few ways are tried. */
 enum { PEEL_PAIRS = 1 << 23, SORT_BATCHES = 1 << 19, MANY_TASKS = 1 << 20 };
+
+enum { MOST_SIZES = 8 };
 
 /* How far the table has been gone through. */
 typedef struct search {
@@ -32,8 +43,11 @@ typedef struct search {
     bool peelable;
     bool receivers_known;
     uint32_t receivers; /* the most of one group of contents; below 2: nothing to relay */
+    double floor;       /* no way without relays is faster */
     ferry_schedule *best;
     /* Of the way at hand: */
+    double tried[MOST_SIZES];
+    uint32_t n_tries;
     uint32_t n_sizes; /* that were thought of */
     uint32_t n_tried; /* of all ways */
     double last;      /* the size that was tried last, or 0 */
@@ -46,14 +60,29 @@ typedef struct way {
     ferry_status (*deal)(const fy_job *job, double size, fy_deal *deal, ferry_error *error);
     bool (*applies)(const search *s);
     bool (*next_size)(search *s, double *size_out); /* false: no more */
+    /* What it takes at least with a size; of ways without relays the search knows. */
+    ferry_status (*floor)(const fy_job *job, double size, double *time_out, ferry_error *error);
     bool relays;
     bool eager;
+    bool probes; /* its first size tells whether it would take too long, so that is always tried */
     const char *doing; /* for who is told */
 } way;
 
 static bool is_good(const ferry_schedule *schedule)
 {
     return schedule->report.ratio <= 2 - WORTH_IT;
+}
+
+/* Of the best so far, or what those ways come to at least that have been put off. */
+static double ratio_of(const search *s)
+{
+    return s->best != NULL ? s->best->report.ratio : s->floor / s->job->bound.time;
+}
+
+/* Whether a schedule that takes at least so long would not be taken. */
+static bool is_too_slow(const search *s, double floor)
+{
+    return s->best != NULL && floor * (1 - ROUNDING) >= WORTH_IT * s->best->report.makespan;
 }
 
 static ferry_status deal_whole(const fy_job *job, double size, fy_deal *deal, ferry_error *error)
@@ -107,13 +136,13 @@ static bool may_relay(const search *s)
 
 static bool may_relay_eagerly(const search *s)
 {
-    return may_relay(s) && !s->refused && s->best->report.ratio > EAGER_FROM;
+    return may_relay(s) && !s->refused && ratio_of(s) > EAGER_FROM;
 }
 
 /* Where nodes limit, or where trees among so many receivers would take too long: chains are few. */
 static bool may_chain(const search *s)
 {
-    return may_relay(s) && s->best->report.ratio > CHAIN_FROM &&
+    return may_relay(s) && ratio_of(s) > CHAIN_FROM &&
            (s->job->network->n_nodes != 0 || s->job->duplex == FERRY_DUPLEX_HALF || s->refused);
 }
 
@@ -146,6 +175,15 @@ static bool small_chunks(search *s, double *size_out)
     return false;
 }
 
+static bool was_tried(const search *s, double size)
+{
+    bool was = false;
+    for (uint32_t i = 0; i < s->n_tries; i++) {
+        was = was || s->tried[i] == size;
+    }
+    return was;
+}
+
 /* Around the size for n chunks: a little off, then coarser and finer as long as that helps. */
 static bool around(search *s, double n, double *size_out)
 {
@@ -158,9 +196,14 @@ static bool around(search *s, double n, double *size_out)
     while (s->n_sizes < sizeof tries / sizeof tries[0]) {
         size_t i = s->n_sizes++;
         *size_out = fmin(ceil(bytes / (n * tries[i].factor)), (double)s->job->slot_bytes);
-        if ((!tries[i].goes_on || s->helped) && *size_out != s->last) {
+        if ((tries[i].goes_on && !s->helped) || *size_out == s->last) {
+            continue;
+        }
+        if (!was_tried(s, *size_out)) {
             return true;
         }
+        s->last = *size_out;
+        s->helped = false; /* as it would be if the same were made again */
     }
     return false;
 }
@@ -184,10 +227,12 @@ static bool tree_chunks(search *s, double *size_out)
     return around(s, best_chunks(s->job, log2(s->receivers + 1), MOST_CHUNKS), size_out);
 }
 
+/* Of more than 200 chunks for each receiver, half of them would do within half a percent. */
 static bool chain_chunks(search *s, double *size_out)
 {
-    enum { MOST_CHAINED = 2048 };
-    return around(s, best_chunks(s->job, s->receivers, MOST_CHAINED), size_out);
+    enum { FEW_CHAINED = 2048, MOST_CHAINED = 8192, CHAINED_EACH = 200 };
+    double most = fmin(fmax((double)CHAINED_EACH * s->receivers, FEW_CHAINED), MOST_CHAINED);
+    return around(s, best_chunks(s->job, s->receivers, most), size_out);
 }
 
 /*
@@ -219,17 +264,21 @@ static const way WAYS[] = {
     {.deal = fy_deal_relayed,
      .applies = may_relay,
      .next_size = tree_chunks,
+     .floor = fy_floor_of_relayed,
      .relays = true,
+     .probes = true,
      .doing = "scheduling relays in trees"},
     {.deal = fy_deal_relayed,
      .applies = may_relay_eagerly,
      .next_size = tree_chunks,
+     .floor = fy_floor_of_relayed,
      .relays = true,
      .eager = true,
      .doing = "scheduling eager relays"},
     {.deal = fy_deal_chained,
      .applies = may_chain,
      .next_size = chain_chunks,
+     .floor = fy_floor_of_chained,
      .relays = true,
      .doing = "scheduling relays in chains"},
 };
@@ -267,16 +316,32 @@ static ferry_status try_size(search *s, const way *w, double size, ferry_error *
     return status;
 }
 
+/* As try_size, where the size may be worth it. */
+static ferry_status consider_size(search *s, const way *w, double size, ferry_error *error)
+{
+    double floor = 0;
+    if (w->floor != NULL && s->best != NULL && !(w->probes && s->last == 0)) {
+        FY_TRY(w->floor(s->job, size, &floor, error));
+    }
+    if (is_too_slow(s, floor)) {
+        s->helped = false;
+        return FERRY_OK;
+    }
+    s->tried[s->n_tries++] = size;
+    return try_size(s, w, size, error);
+}
+
 static ferry_status try_sizes(search *s, const way *w, ferry_error *error)
 {
     ferry_status status = FERRY_OK;
     double size = 0;
     s->n_sizes = 0;
+    s->n_tries = 0;
     s->last = 0;
     s->helped = true;
     s->refused = false;
     while (status == FERRY_OK && (s->best == NULL || !is_good(s->best)) && w->next_size(s, &size)) {
-        status = try_size(s, w, size, error);
+        status = consider_size(s, w, size, error);
         s->refused = status == FERRY_ERR_UNSUPPORTED && s->last == 0;
         s->last = size;
     }
@@ -316,21 +381,49 @@ static ferry_status find_peelable(const fy_job *job, bool *peelable_out, ferry_e
     return FERRY_OK;
 }
 
-static ferry_status find_best(search *s, ferry_error *error)
+static ferry_status go_through(search *s, bool relays_only, ferry_error *error)
 {
-    ferry_status status = find_peelable(s->job, &s->peelable, error);
+    ferry_status status = FERRY_OK;
     for (size_t i = 0; i < sizeof WAYS / sizeof WAYS[0] && status == FERRY_OK; i++) {
         if (s->best != NULL && is_good(s->best)) {
             break;
         }
         if (WAYS[i].relays) {
             status = count_receivers(s, error);
+        } else if (relays_only || is_too_slow(s, s->floor)) {
+            continue;
         }
         if (status == FERRY_OK && WAYS[i].applies(s)) {
             status = try_sizes(s, &WAYS[i], error);
         }
     }
     return status;
+}
+
+/* Whether relays, made first, are faster than anything without them, which then is not made. */
+static ferry_status try_relays_first(search *s, bool *enough_out, ferry_error *error)
+{
+    *enough_out = false;
+    if (!s->job->relays || s->floor <= RELAYS_FIRST_FROM * s->job->bound.time) {
+        return FERRY_OK;
+    }
+    FY_TRY(go_through(s, true, error));
+    *enough_out =
+        s->best != NULL && s->best->report.makespan < WORTH_IT * s->floor * (1 - ROUNDING);
+    if (!*enough_out) {
+        ferry_schedule_destroy(s->best);
+        s->best = NULL;
+    }
+    return FERRY_OK;
+}
+
+static ferry_status find_best(search *s, ferry_error *error)
+{
+    bool enough = false;
+    FY_TRY(find_peelable(s->job, &s->peelable, error));
+    FY_TRY(fy_floor_of_direct(s->job, &s->floor, error));
+    FY_TRY(try_relays_first(s, &enough, error));
+    return enough ? FERRY_OK : go_through(s, false, error);
 }
 
 static ferry_status deal_first_fit(const fy_job *job, double size, fy_deal *deal,

@@ -117,8 +117,7 @@ static ferry_status link_own(const fy_network *network, const fy_pairs *own, boo
     return status;
 }
 
-/* The receiver after a member, going through those at home before the others; 0: none. */
-static uint32_t next_in_chain(const fy_groups *groups, const fy_group *group, uint32_t member)
+uint32_t fy_next_in_chain(const fy_groups *groups, const fy_group *group, uint32_t member)
 {
     const uint32_t *place = groups->place + group->members;
     bool home = place[member] == 0;
@@ -141,7 +140,7 @@ ferry_status fy_links_of_chains(const fy_job *job, const fy_pairs *own, const fy
         const fy_group *group = &groups->groups[g];
         const uint32_t *ranks = groups->ranks + group->members;
         for (uint32_t m = 0; m < group->n_members && status == FERRY_OK; m++) {
-            uint32_t next = next_in_chain(groups, group, m);
+            uint32_t next = fy_next_in_chain(groups, group, m);
             fy_cause cause = {.from = ranks[m],
                               .to = ranks[next],
                               .group = g,

@@ -41,6 +41,8 @@ void fy_links_cleanup(fy_links *links);
  */
 ferry_status fy_links_of_ranks(const fy_job *job, const fy_pairs *own, const fy_groups *groups,
                                const uint32_t *turn, fy_links *links, ferry_error *error);
+/* The receiver after a member, going through those at home before the others; 0: none. */
+uint32_t fy_next_in_chain(const fy_groups *groups, const fy_group *group, uint32_t member);
 /* From every member to the next one; receivers on the sender's node come first. */
 ferry_status fy_links_of_chains(const fy_job *job, const fy_pairs *own, const fy_groups *groups,
                                 const uint32_t *turn, fy_links *links, ferry_error *error);

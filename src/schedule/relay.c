@@ -179,8 +179,10 @@ static ferry_status relaying_init(fy_relaying *r, ferry_error *error)
     r->node_rest = fy_alloc_zeroed(2 * nodes, sizeof *r->node_rest);
     r->busy = fy_alloc_zeroed(2 * n, sizeof *r->busy);
     r->transfers = fy_alloc(n, sizeof *r->transfers);
+    r->groups.brought = fy_alloc(r->groups.n_brought, sizeof *r->groups.brought);
     r->half = r->job->duplex == FERRY_DUPLEX_HALF;
-    if (r->rest == NULL || r->node_rest == NULL || r->busy == NULL || r->transfers == NULL) {
+    if (r->rest == NULL || r->node_rest == NULL || r->busy == NULL || r->transfers == NULL ||
+        r->groups.brought == NULL) {
         return fy_fail_no_memory(error, "the ports of a schedule");
     }
     add_own(r);
@@ -198,8 +200,7 @@ static ferry_status deal_relayed(const fy_job *job, double chunk_bytes, bool cha
 {
     fy_pairs own = {0};
     fy_relaying r = {.job = job, .deal = deal, .chain = chain};
-    r.chunk_bytes = chunk_bytes < (double)job->slot_bytes ? (uint64_t)chunk_bytes : job->slot_bytes;
-    r.chunk_bytes = fy_max(r.chunk_bytes, 1);
+    r.chunk_bytes = fy_relay_chunk(job, chunk_bytes);
     r.chunk_time = (double)r.chunk_bytes / job->network->rank_rate[job->bound.rank];
     ferry_status status = fy_groups_init(job, r.chunk_bytes, &r.groups, error);
     FY_THEN(status, check_effort(&r, error));

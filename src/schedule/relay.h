@@ -23,6 +23,7 @@ typedef struct fy_group {
     size_t tasks;     /* into fy_groups.tasks: content by content, receiver by receiver */
     size_t chunks;    /* into fy_groups.chunks: n_chunks + 1 places */
     size_t have;      /* into fy_groups.have: sets of members, twice of nodes, and two more */
+    size_t brought;   /* into fy_groups.brought: receiver by receiver */
 } fy_group;
 
 /* Where a chunk begins. */
@@ -46,6 +47,8 @@ typedef struct fy_groups {
     size_t n_chunks, chunk_capacity;
     uint64_t *have;
     size_t n_have;
+    uint32_t *brought; /* by which batch of the deal a receiver got each chunk that it has */
+    size_t n_brought;
     bool *is_grouped; /* [n_tasks of the pairs] */
 } fy_groups;
 
@@ -58,8 +61,11 @@ ferry_status fy_groups_init(const fy_job *job, uint64_t chunk_bytes, fy_groups *
                             ferry_error *error);
 void fy_groups_cleanup(fy_groups *groups);
 
-/* A chunk from one member to another as a batch of the deal; from member 0 it is no relay. */
-ferry_status fy_groups_deal(const fy_groups *groups, const fy_group *group, uint32_t chunk,
+/*
+ * A chunk from one member, who has it, to another as a batch of the deal; from member 0 it is no
+ * relay.
+ */
+ferry_status fy_groups_deal(fy_groups *groups, const fy_group *group, uint32_t chunk,
                             uint32_t from_member, uint32_t to_member, uint32_t round, fy_deal *deal,
                             ferry_error *error);
 
@@ -111,6 +117,23 @@ ferry_status fy_deal_relayed(const fy_job *job, double chunk_bytes, fy_deal *dea
  */
 ferry_status fy_deal_chained(const fy_job *job, double chunk_bytes, fy_deal *deal,
                              ferry_error *error);
+
+/*
+ * No way with chunks of this size is faster (floor.c): what a rank receives, in batches of a
+ * latency each, and along a chain what it waits for before.
+ */
+ferry_status fy_floor_of_relayed(const fy_job *job, double chunk_bytes, double *time_out,
+                                 ferry_error *error);
+ferry_status fy_floor_of_chained(const fy_job *job, double chunk_bytes, double *time_out,
+                                 ferry_error *error);
+
+/* The bytes that a chunk has at most, where a size was thought of. */
+static inline uint64_t fy_relay_chunk(const fy_job *job, double chunk_bytes)
+{
+    uint64_t bytes =
+        chunk_bytes < (double)job->slot_bytes ? (uint64_t)chunk_bytes : job->slot_bytes;
+    return bytes > 0 ? bytes : 1;
+}
 
 /* Whether there is any group, and the most receivers that one has. */
 ferry_status fy_relay_fan_out(const fy_job *job, uint32_t *most_receivers_out, ferry_error *error);

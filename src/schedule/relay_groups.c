@@ -266,6 +266,8 @@ static ferry_status cut_chunks(const fy_job *job, fy_groups *groups, uint64_t ch
         group->n_words = (group->n_chunks + 63) / 64;
         group->have = groups->n_have;
         groups->n_have += (size_t)group->n_words * (group->n_members + 2 * group->n_nodes + 2);
+        group->brought = groups->n_brought;
+        groups->n_brought += (size_t)group->n_chunks * (group->n_members - 1);
         FY_THEN(status, add_chunk(groups, place.content, 0, error));
     }
     if (status == FERRY_OK) {
@@ -392,6 +394,7 @@ void fy_groups_cleanup(fy_groups *groups)
     fy_free(groups->tasks);
     fy_free(groups->chunks);
     fy_free(groups->have);
+    fy_free(groups->brought);
     fy_free(groups->is_grouped);
     *groups = (fy_groups){0};
 }
@@ -406,13 +409,27 @@ uint64_t fy_group_chunk_bytes(const fy_groups *groups, const fy_group *group, ui
     return bytes - begin->offset;
 }
 
-ferry_status fy_groups_deal(const fy_groups *groups, const fy_group *group, uint32_t chunk,
+/* Which batch brought a chunk to a receiver. */
+static uint32_t *brought(const fy_groups *groups, const fy_group *group, uint32_t chunk,
+                         uint32_t member)
+{
+    return &groups->brought[group->brought + (size_t)(member - 1) * group->n_chunks + chunk];
+}
+
+ferry_status fy_groups_deal(fy_groups *groups, const fy_group *group, uint32_t chunk,
                             uint32_t from_member, uint32_t to_member, uint32_t round, fy_deal *deal,
                             ferry_error *error)
 {
     const uint32_t *ranks = groups->ranks + group->members;
     const fy_chunk_begin *begin = groups->chunks + group->chunks + chunk;
     ferry_status status = fy_deal_open(deal, ranks[from_member], ranks[to_member], round, error);
+    if (status == FERRY_OK) {
+        *brought(groups, group, chunk, to_member) = (uint32_t)deal->n_batches - 1;
+    }
+    if (status == FERRY_OK && from_member != 0) {
+        uint32_t by = *brought(groups, group, chunk, from_member);
+        deal->batches[deal->n_batches - 1].brought_by = by + 1;
+    }
     for (uint32_t c = begin->content; c <= begin[1].content && status == FERRY_OK; c++) {
         if (c == begin[1].content && begin[1].offset == 0) {
             break;

@@ -82,6 +82,8 @@ typedef struct fy_batch {
     uint64_t begin; /* into the first task, */
     uint64_t end;   /* and where in the last one it ends: of batches that are not listed */
     uint32_t first_task;
+    uint32_t brought_by; /* 1 more than the number of the batch that brought what this one relays;
+                            0: it relays nothing, or who brought it is to be found (waits.c) */
 } fy_batch;
 
 /*
