@@ -227,11 +227,15 @@ static bool tree_chunks(search *s, double *size_out)
     return around(s, best_chunks(s->job, log2(s->receivers + 1), MOST_CHUNKS), size_out);
 }
 
-/* Of more than 200 chunks for each receiver, half of them would do within half a percent. */
+/*
+ * Of more than 200 chunks for each receiver, half of them would do within half a percent; and a
+ * sender's chunks and receivers make so many batches.
+ */
 static bool chain_chunks(search *s, double *size_out)
 {
-    enum { FEW_CHAINED = 2048, MOST_CHAINED = 8192, CHAINED_EACH = 200 };
-    double most = fmin(fmax((double)CHAINED_EACH * s->receivers, FEW_CHAINED), MOST_CHAINED);
+    enum { FEW_CHAINED = 2048, MOST_CHAINED = 8192, CHAINED_EACH = 200, MOST_BATCHES = 1 << 22 };
+    double each = fmin((double)CHAINED_EACH * s->receivers, (double)MOST_BATCHES / s->receivers);
+    double most = fmin(fmax(each, FEW_CHAINED), MOST_CHAINED);
     return around(s, best_chunks(s->job, s->receivers, most), size_out);
 }
 

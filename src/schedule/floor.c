@@ -73,25 +73,31 @@ static void add_receipt(receipts *r, uint32_t rank, double begin, uint64_t bytes
     r->at[r->n++] = (receipt){.begin = begin, .time = time, .rank = rank};
 }
 
-/* A receiver has nothing of a chain before the first chunk has come down to the one before it. */
+/*
+ * A receiver has nothing of a chain before a chunk has come down to the one before it. The last
+ * chunk, which may be short, is looked at by itself: it may be faster than the others, but not
+ * before the sender has sent all of them.
+ */
 static void add_chain(receipts *r, const fy_groups *groups, const fy_group *group)
 {
     const uint32_t *ranks = groups->ranks + group->members;
     const double *rate = r->job->network->rank_rate;
+    uint32_t others = group->n_chunks - 1, first = fy_next_in_chain(groups, group, 0);
     uint64_t bytes = 0, least = UINT64_MAX;
-    for (uint32_t chunk = 0; chunk < group->n_chunks; chunk++) {
+    for (uint32_t chunk = 0; chunk < others; chunk++) {
         uint64_t its = fy_group_chunk_bytes(groups, group, chunk);
         bytes += its;
-        least = chunk == 0 || chunk + 1 < group->n_chunks ? fy_min(least, its) : least;
+        least = fy_min(least, its);
     }
-    /* A short last chunk is passed on faster than others, but all of these are sent before it. */
-    uint32_t first = fy_next_in_chain(groups, group, 0);
-    double others =
-        (group->n_chunks - 1) * batch_time(r->job, (double)least, 1, rate[ranks[first]]);
-    double last = group->n_chunks == 1 ? INFINITY : others, begin = 0;
+    uint64_t last = fy_group_chunk_bytes(groups, group, others);
+    least = others == 0 ? last : least;
+    double begin = 0,
+           last_begin = others * batch_time(r->job, (double)least, 1, rate[ranks[first]]);
     for (uint32_t m = first; m != 0; m = fy_next_in_chain(groups, group, m)) {
-        add_receipt(r, ranks[m], fmin(begin, last), bytes, group->n_chunks);
+        add_receipt(r, ranks[m], begin, bytes, others);
+        add_receipt(r, ranks[m], fmin(begin, last_begin), last, 1);
         begin += batch_time(r->job, (double)least, 1, rate[ranks[m]]);
+        last_begin += batch_time(r->job, (double)fy_min(least, last), 1, rate[ranks[m]]);
     }
 }
 
@@ -140,7 +146,7 @@ ferry_status fy_floor_of_chained(const fy_job *job, double chunk_bytes, double *
     uint64_t chunk = fy_relay_chunk(job, chunk_bytes);
     receipts r = {.job = job};
     FY_TRY(fy_groups_init(job, chunk, &groups, error));
-    r.at = fy_alloc(groups.n_ranks + job->pairs->n_pairs, sizeof *r.at);
+    r.at = fy_alloc(2 * groups.n_ranks + job->pairs->n_pairs, sizeof *r.at);
     ferry_status status = fy_check_memory(r.at != NULL, "the ports of a schedule", error);
     if (status == FERRY_OK) {
         add_own(&r, &groups, chunk);

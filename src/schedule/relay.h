@@ -20,7 +20,8 @@ typedef struct fy_group {
     double rate;      /* at which its chunks travel */
     size_t members;   /* into fy_groups.ranks, and .place: the number among the group's nodes */
     size_t nodes;     /* into fy_groups.nodes */
-    size_t tasks;     /* into fy_groups.tasks: content by content, receiver by receiver */
+    size_t tasks;     /* into fy_groups.tasks: content by content */
+    size_t ids;       /* into fy_groups.ids: receiver by receiver, content by content */
     size_t chunks;    /* into fy_groups.chunks: n_chunks + 1 places */
     size_t have;      /* into fy_groups.have: sets of members, twice of nodes, and two more */
     size_t brought;   /* into fy_groups.brought: receiver by receiver */
@@ -41,8 +42,10 @@ typedef struct fy_groups {
     size_t n_ranks, rank_capacity;
     uint32_t *nodes;
     size_t n_nodes, node_capacity;
-    uint32_t *tasks;
-    size_t n_tasks, task_capacity;
+    uint32_t *tasks; /* of a content for its first receiver: bytes and element are those of all */
+    size_t n_tasks;
+    uint64_t *ids; /* of all receivers' tasks */
+    size_t n_ids;
     fy_chunk_begin *chunks;
     size_t n_chunks, chunk_capacity;
     uint64_t *have;

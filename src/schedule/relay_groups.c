@@ -164,39 +164,55 @@ static ferry_status assign_contents(grouping *g, ferry_error *error)
     return status;
 }
 
+static uint64_t *task_id(const fy_groups *groups, const fy_group *group, uint32_t content,
+                         uint32_t member)
+{
+    return &groups->ids[group->ids + (size_t)(member - 1) * group->n_contents + content];
+}
+
+/*
+ * A receiver's ids lie side by side: it gets chunk after chunk, while those of a round go to many
+ * receivers.
+ */
 static ferry_status list_tasks(grouping *g, ferry_error *error)
 {
     fy_groups *all = g->groups;
     ferry_status status = FERRY_OK;
+    uint32_t *listed = fy_alloc_zeroed(all->n_groups, sizeof *listed);
     for (size_t i = 0; i < all->n_groups; i++) {
         fy_group *group = &all->groups[i];
         group->tasks = all->n_tasks;
-        all->n_tasks += (size_t)group->n_contents * (group->n_members - 1);
-        group->n_contents = 0;
+        group->ids = all->n_ids;
+        all->n_tasks += group->n_contents;
+        all->n_ids += (size_t)group->n_contents * (group->n_members - 1);
     }
     all->tasks = fy_alloc(all->n_tasks, sizeof *all->tasks);
-    FY_TRY(fy_check_memory(all->tasks != NULL, "the tasks of groups", error));
+    all->ids = fy_alloc(all->n_ids, sizeof *all->ids);
+    status = fy_check_memory(all->tasks != NULL && all->ids != NULL && listed != NULL,
+                             "the tasks of groups", error);
     for (uint32_t c = 0; c < g->contents.n && status == FERRY_OK; c++) {
         uint32_t n = 0;
         if (g->group_of[c] == UINT32_MAX) {
             continue;
         }
-        fy_group *group = &all->groups[g->group_of[c]];
+        const fy_group *group = &all->groups[g->group_of[c]];
+        uint32_t number = listed[g->group_of[c]]++;
         status = list_receivers(g, c, &n, error);
+        if (status == FERRY_OK) {
+            all->tasks[group->tasks + number] = g->receivers[0].task;
+        }
         for (uint32_t i = 0; i < n && status == FERRY_OK; i++) {
-            all->tasks[group->tasks + (size_t)group->n_contents * n + i] = g->receivers[i].task;
+            *task_id(all, group, number, i + 1) = all->pairs->tasks[g->receivers[i].task].id;
             all->is_grouped[g->receivers[i].task] = true;
         }
-        group->n_contents++;
     }
+    fy_free(listed);
     return status;
 }
 
-/* The task of a content for its first receiver: bytes and element are those of all. */
 static const fy_task *content_task(const fy_groups *groups, const fy_group *group, uint32_t content)
 {
-    size_t row = (size_t)content * (group->n_members - 1);
-    return &groups->pairs->tasks[groups->tasks[group->tasks + row]];
+    return &groups->pairs->tasks[groups->tasks[group->tasks + content]];
 }
 
 static ferry_status add_chunk(fy_groups *groups, uint32_t content, uint64_t offset,
@@ -392,6 +408,7 @@ void fy_groups_cleanup(fy_groups *groups)
     fy_free(groups->place);
     fy_free(groups->nodes);
     fy_free(groups->tasks);
+    fy_free(groups->ids);
     fy_free(groups->chunks);
     fy_free(groups->have);
     fy_free(groups->brought);
@@ -434,14 +451,15 @@ ferry_status fy_groups_deal(fy_groups *groups, const fy_group *group, uint32_t c
         if (c == begin[1].content && begin[1].offset == 0) {
             break;
         }
-        const uint32_t *row = groups->tasks + group->tasks + (size_t)c * (group->n_members - 1);
-        const fy_task *task = &groups->pairs->tasks[row[to_member - 1]];
         uint64_t offset = c == begin->content ? begin->offset : 0;
-        uint64_t end = c == begin[1].content ? begin[1].offset : task->bytes;
-        fy_segment segment = {.task_id = task->id, .first_byte = offset, .bytes = end - offset};
+        uint64_t end =
+            c == begin[1].content ? begin[1].offset : content_task(groups, group, c)->bytes;
+        fy_segment segment = {.task_id = *task_id(groups, group, c, to_member),
+                              .first_byte = offset,
+                              .bytes = end - offset};
         if (from_member != 0) {
             segment.is_relayed = true;
-            segment.relay_task_id = groups->pairs->tasks[row[from_member - 1]].id;
+            segment.relay_task_id = *task_id(groups, group, c, from_member);
         }
         status = fy_deal_add(deal, &segment, error);
     }
