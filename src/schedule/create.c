@@ -44,6 +44,8 @@ typedef struct search {
     bool receivers_known;
     uint32_t receivers; /* the most of one group of contents; below 2: nothing to relay */
     double floor;       /* no way without relays is faster */
+    bool puts_off;      /* those ways, as long as relays are faster than that */
+    bool gave_up;       /* the first relays were not */
     ferry_schedule *best;
     /* Of the way at hand: */
     double tried[MOST_SIZES];
@@ -82,7 +84,8 @@ static double ratio_of(const search *s)
 /* Whether a schedule that takes at least so long would not be taken. */
 static bool is_too_slow(const search *s, double floor)
 {
-    return s->best != NULL && floor * (1 - ROUNDING) >= WORTH_IT * s->best->report.makespan;
+    double best = s->best != NULL ? s->best->report.makespan : s->puts_off ? s->floor : INFINITY;
+    return floor * (1 - ROUNDING) >= WORTH_IT * best;
 }
 
 static ferry_status deal_whole(const fy_job *job, double size, fy_deal *deal, ferry_error *error)
@@ -228,14 +231,16 @@ static bool tree_chunks(search *s, double *size_out)
 }
 
 /*
- * Of more than 200 chunks for each receiver, half of them would do within half a percent; and a
- * sender's chunks and receivers make so many batches.
+ * Where latency says how many, up to 8,192, but a sender's chunks and receivers make no more
+ * batches than that; without latency more are always better, and 2,048 a beginning.
  */
 static bool chain_chunks(search *s, double *size_out)
 {
-    enum { FEW_CHAINED = 2048, MOST_CHAINED = 8192, CHAINED_EACH = 200, MOST_BATCHES = 1 << 22 };
-    double each = fmin((double)CHAINED_EACH * s->receivers, (double)MOST_BATCHES / s->receivers);
-    double most = fmin(fmax(each, FEW_CHAINED), MOST_CHAINED);
+    enum { FEW_CHAINED = 2048, MOST_CHAINED = 8192, MOST_BATCHES = 1 << 22 };
+    double most = FEW_CHAINED;
+    if (s->job->network->latency > 0) {
+        most = fmin(fmax((double)MOST_BATCHES / s->receivers, FEW_CHAINED), MOST_CHAINED);
+    }
     return around(s, best_chunks(s->job, s->receivers, most), size_out);
 }
 
@@ -320,19 +325,28 @@ static ferry_status try_size(search *s, const way *w, double size, ferry_error *
     return status;
 }
 
+static bool is_done(const search *s)
+{
+    return s->gave_up || (s->best != NULL && is_good(s->best));
+}
+
 /* As try_size, where the size may be worth it. */
 static ferry_status consider_size(search *s, const way *w, double size, ferry_error *error)
 {
     double floor = 0;
-    if (w->floor != NULL && s->best != NULL && !(w->probes && s->last == 0)) {
+    if (w->floor != NULL && !(w->probes && s->last == 0 && !s->puts_off)) {
         FY_TRY(w->floor(s->job, size, &floor, error));
     }
+    bool is_first = s->puts_off && s->best == NULL;
     if (is_too_slow(s, floor)) {
+        s->gave_up = is_first;
         s->helped = false;
         return FERRY_OK;
     }
     s->tried[s->n_tries++] = size;
-    return try_size(s, w, size, error);
+    FY_TRY(try_size(s, w, size, error));
+    s->gave_up = is_first && s->best->report.makespan >= WORTH_IT * s->floor * (1 - ROUNDING);
+    return FERRY_OK;
 }
 
 static ferry_status try_sizes(search *s, const way *w, ferry_error *error)
@@ -344,7 +358,7 @@ static ferry_status try_sizes(search *s, const way *w, ferry_error *error)
     s->last = 0;
     s->helped = true;
     s->refused = false;
-    while (status == FERRY_OK && (s->best == NULL || !is_good(s->best)) && w->next_size(s, &size)) {
+    while (status == FERRY_OK && !is_done(s) && w->next_size(s, &size)) {
         status = consider_size(s, w, size, error);
         s->refused = status == FERRY_ERR_UNSUPPORTED && s->last == 0;
         s->last = size;
@@ -385,16 +399,16 @@ static ferry_status find_peelable(const fy_job *job, bool *peelable_out, ferry_e
     return FERRY_OK;
 }
 
-static ferry_status go_through(search *s, bool relays_only, ferry_error *error)
+static ferry_status go_through(search *s, ferry_error *error)
 {
     ferry_status status = FERRY_OK;
     for (size_t i = 0; i < sizeof WAYS / sizeof WAYS[0] && status == FERRY_OK; i++) {
-        if (s->best != NULL && is_good(s->best)) {
+        if (is_done(s)) {
             break;
         }
         if (WAYS[i].relays) {
             status = count_receivers(s, error);
-        } else if (relays_only || is_too_slow(s, s->floor)) {
+        } else if (s->puts_off || is_too_slow(s, s->floor)) {
             continue;
         }
         if (status == FERRY_OK && WAYS[i].applies(s)) {
@@ -404,30 +418,26 @@ static ferry_status go_through(search *s, bool relays_only, ferry_error *error)
     return status;
 }
 
-/* Whether relays, made first, are faster than anything without them, which then is not made. */
-static ferry_status try_relays_first(search *s, bool *enough_out, ferry_error *error)
-{
-    *enough_out = false;
-    if (!s->job->relays || s->floor <= RELAYS_FIRST_FROM * s->job->bound.time) {
-        return FERRY_OK;
-    }
-    FY_TRY(go_through(s, true, error));
-    *enough_out =
-        s->best != NULL && s->best->report.makespan < WORTH_IT * s->floor * (1 - ROUNDING);
-    if (!*enough_out) {
-        ferry_schedule_destroy(s->best);
-        s->best = NULL;
-    }
-    return FERRY_OK;
-}
-
+/*
+ * Where the first relays are faster than anything without them can be, nothing without them is
+ * made. If not, all is gone through in the order of the table.
+ */
 static ferry_status find_best(search *s, ferry_error *error)
 {
-    bool enough = false;
     FY_TRY(find_peelable(s->job, &s->peelable, error));
     FY_TRY(fy_floor_of_direct(s->job, &s->floor, error));
-    FY_TRY(try_relays_first(s, &enough, error));
-    return enough ? FERRY_OK : go_through(s, false, error);
+    s->puts_off = s->job->relays && s->floor > RELAYS_FIRST_FROM * s->job->bound.time;
+    if (s->puts_off) {
+        FY_TRY(go_through(s, error));
+        s->puts_off = false;
+        if (s->best != NULL && !s->gave_up) {
+            return FERRY_OK;
+        }
+        ferry_schedule_destroy(s->best);
+        s->best = NULL;
+        s->gave_up = false;
+    }
+    return go_through(s, error);
 }
 
 static ferry_status deal_first_fit(const fy_job *job, double size, fy_deal *deal,

@@ -74,6 +74,7 @@ typedef struct simulate_case {
     double bound, seconds;
     bool is_scheduled; /* else by classes */
     uint32_t n_classes;
+    const char *relays;  /* by classes: "trees", "chains", "not counted"; NULL: none */
     uint32_t limit_rank; /* whose port takes longest */
     const char *limit;   /* a bound reason's word, or "node_copies" */
 } simulate_case;
@@ -129,6 +130,43 @@ ferry_status simulate_load_cluster(const char *name, json_t **json_out, ferry_er
 /* Fills in what is predicted; what goes wrong with the case is the case's. */
 void simulate_predict(const simulate_request *request, const ferry_spec *spec,
                       const simulate_rates *rates, simulate_case *found);
+
+/* Takes over where this takes longer. limit is of one port of that rank. */
+void simulate_consider(simulate_case *found, double seconds, uint32_t rank, const char *limit);
+/* With the fault, if there is one. */
+double simulate_rank_rate(const simulate_rates *rates, uint32_t rank);
+double simulate_node_rate(const simulate_rates *rates, uint32_t node);
+
+/* ---- simulate_classes.c ---- */
+
+ferry_status simulate_by_classes(const simulate_request *request, const ferry_plan *plan,
+                                 const simulate_rates *rates, const ferry_plan_bound *bound,
+                                 simulate_case *found, ferry_error *error);
+
+/* ---- simulate_relays.c ---- */
+
+/* What senders send to several receivers, sender by sender. */
+typedef struct simulate_fans simulate_fans;
+
+/* Of what a sender sends if each receiver passes it on: all of it, and what leaves its node. */
+typedef struct simulate_sent_once {
+    double bytes, leaving;
+} simulate_sent_once;
+
+ferry_status simulate_open_fans(uint32_t n_ranks, uint32_t ranks_per_node, simulate_fans **fans_out,
+                                ferry_error *error);
+void simulate_close_fans(simulate_fans *fans); /* NULL is allowed */
+/* A move of the sender at hand, and the end of it, who counts for all that are alike. */
+ferry_status simulate_add_to_fans(simulate_fans *fans, const ferry_move *move, ferry_error *error);
+simulate_sent_once simulate_end_sender(simulate_fans *fans, uint32_t n_alike);
+/* The most receivers of one content; 1: nothing can be relayed. */
+uint32_t simulate_most_receivers(const simulate_fans *fans);
+/* Of the bytes that enter nodes, the share that does if none enters a node twice. */
+double simulate_share_entering(const simulate_fans *fans);
+/* How many could pass on to how many, all counted. */
+double simulate_count_links(const simulate_fans *fans);
+/* When a receiver that is busy for so long has all, if each hop to it takes as long as this. */
+double simulate_end_of_fans(const simulate_fans *fans, double busy, double hop, bool chain);
 
 /* ---- simulate_rows.c ---- */
 

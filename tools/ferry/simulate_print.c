@@ -82,7 +82,8 @@ static void print_case(const simulate_case *one, const widths *w)
         printf("nothing has to travel\n");
         return;
     }
-    printf("%s of rank %u%s\n", one->limit, one->limit_rank, one->is_scheduled ? "" : " *");
+    printf("%s of rank %u%s%s%s\n", one->limit, one->limit_rank, one->is_scheduled ? "" : " *",
+           one->relays == NULL ? "" : ", relays: ", one->relays == NULL ? "" : one->relays);
 }
 
 void simulate_print_table(const simulate_request *request, const simulate_cases *cases)
@@ -142,7 +143,8 @@ static void put_case(FILE *file, const simulate_case *one)
             (unsigned long long)one->local_bytes, one->bound, one->seconds,
             one->is_scheduled ? "schedule" : "classes", one->limit, one->limit_rank);
     if (!one->is_scheduled) {
-        fprintf(file, ",\"classes\":%u", one->n_classes);
+        fprintf(file, ",\"classes\":%u,\"relays\":", one->n_classes);
+        write_json_text(file, one->relays);
     }
     fputs("}", file);
 }
