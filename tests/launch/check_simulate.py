@@ -424,6 +424,46 @@ def case_classes():
         assert 0.9 < near["seconds"] / exact["seconds"] < 1.02, (name, near, exact)
 
 
+def spec_of_replicas(dp, first_rank=32, node_rate=400):
+    spec = spec_of(dp=dp)
+    spec["destination"]["first_rank"] = first_rank
+    spec["cluster"]["node_gbytes_per_s"] = node_rate
+    return spec
+
+
+def by_both(spec, *words):
+    path = FOLDER / "replicas.json"
+    path.write_text(json.dumps(spec))
+    (near,), (exact,) = (simulate(path, "--method", method, *words) for method in ("classes", "schedule"))
+    assert (near["method"], exact["method"]) == ("classes", "schedule")
+    return near, exact
+
+
+def case_classes_that_relay():
+    """What receivers pass on is counted by classes as well: within a tenth of the schedule, where sending all
+    directly would take up to 8 times as long. And it is said."""
+    for dp, ways in ((8, "trees"), (16, "trees"), (32, "trees"), (64, "chains")):
+        for rate in (400, 200):
+            near, exact = by_both(spec_of_replicas(dp, node_rate=rate))
+            assert near["relays"] == ways, near
+            assert 0.9 < near["seconds"] / exact["seconds"] < 1.1, (dp, rate, near, exact)
+    near, exact = by_both(spec_of_replicas(64), "--no-relays")
+    assert near["relays"] is None and 0.9 < near["seconds"] / exact["seconds"] < 1.1, (near, exact)
+    assert near["seconds"] > 5
+    near, exact = by_both(spec_of_replicas(2))
+    assert near["relays"] is None, near
+    # Receivers that also send: what they wait for is not known, and no schedule is faster than this.
+    near, exact = by_both(spec_of_replicas(64, first_rank=0))
+    assert near["relays"] == "chains, at least" and 0.6 < near["seconds"] / exact["seconds"] < 1, (near, exact)
+    # Rates of single nodes are not known to classes.
+    slow = spec_of_replicas(64)
+    slow["cluster"]["nodes"] = {"0": {"rank_gbytes_per_s": 0.1}}
+    near, exact = by_both(slow)
+    assert near["relays"] == "not counted" and near["seconds"] >= near["bound_s"], near
+    out = good("simulate", FOLDER / "replicas.json", "--method", "classes")
+    assert "*, relays: not counted" in out, out
+
+
 def case_many_ranks():
     big, = simulate(EXAMPLES / "kimi-k2-16384.json")
     assert big["method"] == "classes" and big["ranks"] == 16384 and big["seconds"] >= big["bound_s"]

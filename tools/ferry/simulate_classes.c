@@ -246,13 +246,31 @@ static void relay(const estimate *e, const relaying *way, simulate_case *found)
     double hop = rates->latency + way->chunk / fmin(rates->rank_rate, rates->node_rate);
     double busy = 0;
     for (size_t i = 0; i < e->n_classes; i++) {
-        double in = (double)e->classes[i].bytes.in;
+        const rank_class *c = &e->classes[i];
+        double out = way->chain && c->bytes.in > 0 ? c->load.once.bytes : 0;
+        double in = (double)c->bytes.in + out; /* all of it is passed on */
         busy = fmax(busy, in / rates->rank_rate + in / way->chunk * rates->latency);
     }
     double end = simulate_end_of_fans(e->fans, busy, hop, way->chain);
     if (end > found->seconds) {
         found->seconds = end;
     }
+}
+
+/*
+ * Whether receivers of what comes down a chain have much to send of their own: then some ports are
+ * busy twice, and what they wait for is not known here.
+ */
+static bool has_busy_members(const estimate *e)
+{
+    static const double MUCH = 0.05;
+    double busiest = 0, sent = 0;
+    for (size_t i = 0; i < e->n_classes; i++) {
+        const rank_class *c = &e->classes[i];
+        busiest = fmax(busiest, (double)c->bytes.in);
+        sent = c->bytes.in > 0 ? fmax(sent, c->load.once.bytes) : sent;
+    }
+    return sent > MUCH * busiest;
 }
 
 /* Relays count where they are faster than the moves alone by more than the schedule asks for. */
@@ -275,7 +293,9 @@ static void consider_relays(const estimate *e, simulate_case *found)
             relay(e, &way, &its);
             if (its.seconds < WORTH_IT * found->seconds) {
                 *found = its;
-                found->relays = chain != 0 ? "chains" : "trees";
+                found->relays = chain == 0            ? "trees"
+                                : has_busy_members(e) ? "chains, at least"
+                                                      : "chains";
             }
         }
     }
