@@ -96,10 +96,10 @@ typedef struct fy_mix_boards {
 
 /* Calls that were asked for on queues, which have their numbers before they begin. */
 typedef struct fy_mix_asked {
-    pthread_mutex_t lock; /* held until a call is on its queue */
+    pthread_mutex_t lock; /* held until a call is on its queue, which may wait for another one */
     uint64_t last;        /* the last one's number */
-    uint32_t n;           /* that are not over */
     bool is_unsure;       /* graphs may have calls between them */
+    _Atomic uint32_t n;   /* that are not over; who ends one has no lock */
 } fy_mix_asked;
 
 struct ferry_mixed_comm {

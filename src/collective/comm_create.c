@@ -357,6 +357,9 @@ ferry_status ferry_mixed_comm_get_counts(const ferry_mixed_comm *comm,
                                          ferry_mixed_counts *counts_out, ferry_error *error)
 {
     FY_TRY(check_query(comm, counts_out, "get_counts", error));
+    if (comm->kernel != NULL) { /* first: it may wait for who counts the last call */
+        FY_TRY(fy_world_check_order(comm->world, "get_counts", error));
+    }
     ferry_mixed_counts counts = {.struct_size = sizeof counts, .n_calls = comm->state.n_calls};
     for (uint32_t i = 0; comm->state.lanes != NULL && i < comm->program.n_lanes; i++) {
         const fy_mix_lane *lane = &comm->state.lanes[i];
@@ -378,17 +381,17 @@ ferry_status ferry_mixed_comm_reset_counts(ferry_mixed_comm *comm, ferry_error *
     if (comm == NULL) {
         return fy_fail(error, FERRY_ERR_MISUSE, "reset_counts needs a mixed collective");
     }
+    if (comm->kernel != NULL) {
+        FY_TRY(fy_world_check_order(comm->world, "reset_counts", error));
+        FY_TRY(fy_mix_kernel_reset(comm->kernel, error));
+    }
     comm->state.n_calls = 0;
     for (uint32_t i = 0; comm->state.lanes != NULL && i < comm->program.n_lanes; i++) {
         fy_mix_lane *lane = &comm->state.lanes[i];
         lane->n_steps_done = lane->n_waits = 0;
         lane->inside_written = lane->inside_read = lane->between = lane->device_elements = 0;
     }
-    if (comm->kernel == NULL) {
-        return FERRY_OK;
-    }
-    FY_TRY(fy_world_check_order(comm->world, "reset_counts", error));
-    return fy_mix_kernel_reset(comm->kernel, error);
+    return FERRY_OK;
 }
 
 /* The engine towards the first other rank inside the node, or on another node; "" if none is. */

@@ -8,7 +8,6 @@
 #include "base/checked.h"
 #include "base/log.h"
 #include "collective/kernel_state.h"
-#include "world/order.h"
 #include "world/world.h"
 
 #include <stdatomic.h>
@@ -246,14 +245,18 @@ static uint64_t look(fy_mix_lane *lane)
     return waits;
 }
 
-/* What a lane has said as it stopped; NULL: none has. One that was only stopped knows least. */
-static const fy_lanes_report *find_report(const fy_mix_kernel *kernel)
+/*
+ * What a lane has said as it stopped, in that call: one behind it may have stopped by now, too.
+ * NULL: none has. One that was only stopped knows least.
+ */
+static const fy_lanes_report *find_report(const fy_mix_kernel *kernel, uint64_t call)
 {
     const fy_lanes_report *reports = reports_of(kernel);
     const fy_lanes_report *found = NULL;
     for (uint32_t i = 0; i < kernel->program.n_lanes; i++) {
         uint64_t why = __atomic_load_n(&reports[i].why, __ATOMIC_ACQUIRE);
-        if (why != FY_LANES_GOES && (found == NULL || found->why == FY_LANES_STOPPED)) {
+        if (why != FY_LANES_GOES && reports[i].call <= call &&
+            (found == NULL || found->why == FY_LANES_STOPPED)) {
             found = &reports[i];
         }
     }
@@ -299,12 +302,13 @@ static fy_progress fail_by_report(fy_mix_lane *lane, const fy_lanes_report *repo
  * call and hear nothing from it, so it says what is the matter before they give it up.
  */
 
+/* Or is in a call behind it. */
 static bool has_begun(const fy_mix_kernel *kernel, const fy_mix_call *call)
 {
     const fy_lanes_report *reports = reports_of(kernel);
     bool all = true;
     for (uint32_t i = 0; i < call->geometry.n_lanes && all; i++) {
-        all = __atomic_load_n(&reports[i].begun, __ATOMIC_ACQUIRE) == call->number;
+        all = __atomic_load_n(&reports[i].begun, __ATOMIC_ACQUIRE) >= call->number;
     }
     return all;
 }
@@ -374,7 +378,8 @@ static fy_progress run(fy_mix_lane *lane)
     kernel->is_launched = false;
     lane->status = status;
     lane->moved++;
-    const fy_lanes_report *report = status == FERRY_OK ? find_report(kernel) : NULL;
+    const fy_lanes_report *report =
+        status == FERRY_OK ? find_report(kernel, lane->call->number) : NULL;
     if (report != NULL) {
         return fail_by_report(lane, report);
     }
@@ -407,7 +412,7 @@ static bool ring_when_done(fy_mix_lane *lane, fy_bell *bell)
 
 bool fy_mix_kernel_has_stopped(const fy_mix_kernel *kernel)
 {
-    return find_report(kernel) != NULL;
+    return find_report(kernel, UINT64_MAX) != NULL;
 }
 
 void fy_mix_kernel_stop(fy_mix_kernel *kernel)
@@ -462,7 +467,6 @@ ferry_status fy_mix_kernel_count(const ferry_mixed_comm *comm, ferry_mixed_count
                                  ferry_error *error)
 {
     fy_mix_kernel *kernel = comm->kernel;
-    FY_TRY(fy_world_check_order(comm->world, "get_counts", error));
     if (kernel->is_launched) { /* to read them is to wait for its end */
         return fy_fail(error, FERRY_ERR_MISUSE, "get_counts: a call of this handle is under way");
     }
@@ -485,10 +489,12 @@ ferry_status fy_mix_kernel_count(const ferry_mixed_comm *comm, ferry_mixed_count
 
 ferry_status fy_mix_kernel_reset(fy_mix_kernel *kernel, ferry_error *error)
 {
+    if (kernel->is_launched) {
+        return fy_fail(error, FERRY_ERR_MISUSE, "reset_counts: a call of this handle is under way");
+    }
+    FY_TRY(read_states(kernel, kernel->counted, error));
     kernel->n_ahead = 0;
-    return kernel->is_launched ? fy_fail(error, FERRY_ERR_MISUSE,
-                                         "reset_counts: a call of this handle is under way")
-                               : read_states(kernel, kernel->counted, error);
+    return FERRY_OK;
 }
 
 const fy_mix_program *fy_mix_kernel_program(const fy_mix_kernel *kernel)

@@ -39,9 +39,9 @@ typedef struct queued_call {
     ferry_error why;
     queued_request *request; /* NULL: run */
     bool is_counted;         /* among those that were asked for */
-    fy_mix_call foreseen;    /* of one that is to go ahead */
-    bool *is_launched;       /* of whoever puts it there, or tries to */
+    fy_mix_call foreseen;    /* of one that goes ahead; its number is 0: it does not */
     fy_mix_ahead ahead;
+    bool *has_failed; /* where to say that the device has not taken it */
 } queued_call;
 
 /*
@@ -188,10 +188,8 @@ static ferry_status run_queued(void *context, ferry_error *error)
         fy_mix_kernel_await(comm->kernel, &call->ahead);
     }
     ferry_status status = make_call(call, error);
-    if (call->is_counted) {
-        pthread_mutex_lock(&comm->asked.lock);
-        comm->asked.n--;
-        pthread_mutex_unlock(&comm->asked.lock);
+    if (call->is_counted) { /* without the lock: who has it may wait for the end of this */
+        atomic_fetch_sub(&comm->asked.n, 1);
     }
     return status;
 }
@@ -258,7 +256,7 @@ static ferry_status capture(const queued_call *call, fy_queue *queue, bool is_as
 static uint64_t next_number(ferry_mixed_comm *comm)
 {
     fy_mix_asked *asked = &comm->asked;
-    if (asked->n == 0) {
+    if (atomic_fetch_add(&asked->n, 1) == 0) {
         asked->last = comm->state.call.number;
         asked->is_unsure = false;
     }
@@ -296,36 +294,32 @@ static ferry_status launch_ahead(void *context, fy_exec_queue *queue, fy_ticket 
                                  ferry_error *error)
 {
     queued_call *call = context;
-    *call->is_launched = true;
-    FY_TRY(fy_mix_kernel_go_ahead(call->comm->kernel, &call->foreseen, queue, &call->ahead, error));
+    ferry_status status =
+        fy_mix_kernel_go_ahead(call->comm->kernel, &call->foreseen, queue, &call->ahead, error);
+    *call->has_failed = status != FERRY_OK;
     *end_out = call->ahead.end;
-    return FERRY_OK;
+    return status;
 }
 
-static ferry_status put_ahead(queued_call *call, fy_queue *queue, const char *what,
-                              bool *is_launched, ferry_error *error)
-{
-    call->is_launched = is_launched;
-    fy_queued queued = queued_of(call, what);
-    queued.launch = launch_ahead;
-    return fy_transport_enqueue(call->comm->wires.transport, queue, &queued, error);
-}
-
-/* A kernel that could not be put there uses up the call's number, too: so others find out. */
+/* One that the device does not take uses up its number, too: so others find out. */
 static ferry_status put(queued_call *call, fy_queue *queue, const char *what, ferry_error *error)
 {
+    ferry_transport *transport = call->comm->wires.transport;
     uint64_t number = next_number(call->comm);
     if (call->refusal == FERRY_OK && foresee(call, queue, number)) {
-        bool is_launched = false;
-        ferry_status status = put_ahead(call, queue, what, &is_launched, error);
-        if (status == FERRY_OK || !is_launched) {
+        bool has_failed = false;
+        call->has_failed = &has_failed;
+        fy_queued ahead = queued_of(call, what);
+        ahead.launch = launch_ahead;
+        ferry_status status = fy_transport_enqueue(transport, queue, &ahead, error);
+        if (!has_failed) {
             return status;
         }
         call->refusal = status;
         call->why = *error;
     }
     fy_queued queued = queued_of(call, what);
-    return fy_transport_enqueue(call->comm->wires.transport, queue, &queued, error);
+    return fy_transport_enqueue(transport, queue, &queued, error);
 }
 
 /* On a device's queue that was entered; FERRY_OK, or the refusal, where it will be made. */
@@ -341,8 +335,10 @@ static ferry_status enqueue(queued_call *call, fy_queue *queue, const char *what
     call->is_counted = true;
     pthread_mutex_lock(&comm->asked.lock);
     ferry_status status = put(call, queue, what, error);
-    comm->asked.n += status == FERRY_OK;
-    comm->asked.last -= status != FERRY_OK;
+    if (status != FERRY_OK) {
+        comm->asked.last--;
+        atomic_fetch_sub(&comm->asked.n, 1);
+    }
     pthread_mutex_unlock(&comm->asked.lock);
     FY_TRY(status);
     *is_queued_out = true;

@@ -116,7 +116,8 @@ typedef struct fy_lanes_report {
     uint64_t why; /* it has stopped; written last */
     uint64_t link, use;
     uint64_t begun; /* the number of the call that it has begun last */
-    uint64_t spare[3];
+    uint64_t call;  /* and of the one that it has stopped in */
+    uint64_t spare[2];
     fy_lanes_header header; /* as it was found, if it was */
 } fy_lanes_report;
 

@@ -389,8 +389,19 @@ ferry_status fy_queue_defer(fy_queue *queue, fy_queue_fn function, void *context
     return status;
 }
 
+static bool have_graphs(fy_queue *queue)
+{
+    pthread_mutex_lock(&queue->lock);
+    bool have = queue->n_captured > 0;
+    pthread_mutex_unlock(&queue->lock);
+    return have;
+}
+
 bool fy_queue_may_meet(fy_queue *queue)
 {
+    if (have_graphs(queue)) {
+        return false;
+    }
     pthread_mutex_lock(&queue->verbs);
     if (queue->meeting == MEETING_UNKNOWN) {
         bool is_adopted = queue->native != (void *)queue->own;

@@ -55,9 +55,11 @@ typedef ferry_status (*fy_queue_begin_fn)(void *context, fy_exec_queue *queue, f
 ferry_status fy_queue_watch(fy_queue *queue, fy_queue_begin_fn begin, fy_queue_fn function,
                             void *context, ferry_error *error);
 /*
- * Whether its kernels may wait for those of other ranks, and hold up no other queue of ferry's: a
- * stream that was adopted may, of another one it is found out at the first question, which may take
- * a second. Entered.
+ * Whether work may be watched whose kernels wait for those of other ranks. They may hold up no
+ * other queue of ferry's: a stream that was adopted may, of another one it is found out at the
+ * first question, which may take a second. And no graph may have calls of the queue: the queue's
+ * thread would wait for a kernel that may lie behind such a call, which waits for this thread.
+ * Entered.
  */
 bool fy_queue_may_meet(fy_queue *queue);
 fy_space fy_queue_space(const fy_queue *queue);

@@ -218,6 +218,18 @@ static bool run_taped(const tape *t, const taped *one, uint64_t *random)
     return is_far;
 }
 
+/* The stream waits for the word to be `value`, which it is when many calls lie behind that. */
+static void shut(void *stream, _Atomic uint64_t *word, uint64_t value)
+{
+    driver_must("cuStreamWaitValue64_v2", (uintptr_t)stream, (uintptr_t)word, value, 0);
+}
+
+static void open_late(_Atomic uint64_t *word, uint64_t value)
+{
+    sleep_ms(20);
+    atomic_store(word, value);
+}
+
 static uint64_t count_ahead(const tape *t)
 {
     rank_context *me = t->c.me;
@@ -284,14 +296,18 @@ void case_ahead(rank_context *me)
 
 /*
  * Ranks that make different calls hear of it, whatever lies behind these on their streams, which
- * end. A rank that has asked for nothing wrong may have seen all of its calls through.
+ * end. A rank that has asked for nothing wrong may have seen all of its calls through. All of them
+ * come to the device at once, so that who looks on at the first one finds the others ended: it is
+ * the one that differs which is named, and not the one that is looked at.
  */
 void case_ahead_differs(rank_context *me)
 {
     uint64_t random = seed_of(me, 43, me->n_ranks, 0);
-    for (uint32_t round = 0; is_shown() && round < times_of(me, 3, 20); round++) {
+    for (uint32_t round = 0; is_shown() && round < times_of(me, 4, 20); round++) {
         tape t;
         set_up(me, &t, device_number((int32_t)me->rank), &random);
+        _Atomic uint64_t *word = graphs_pinned(sizeof *word);
+        atomic_store(word, 0);
         const taped *one = &t.calls[0];
         while (one->what.columns == 1) { /* nothing to differ in */
             scene_close(&t.c);
@@ -300,6 +316,7 @@ void case_ahead_differs(rank_context *me)
         }
         give(&t, 1);
         graphs_copy(t.stream, one->in.base, one->given, one->in.bytes);
+        shut(t.stream, word, 1);
         const uint32_t which = round % 2 == 0 ? 3 : 1; /* the last one, or with others behind it */
         for (uint32_t i = 0; i < 4; i++) {
             ferry_mixed_tensor in = one->in_there, out = one->out_there;
@@ -312,9 +329,12 @@ void case_ahead_differs(rank_context *me)
                                                        one->what.mode, t.queue, &me->error);
             expect(me, status == FERRY_OK || i > which, "call %u: %s", i, me->error.message);
         }
+        open_late(word, 1);
         must_fail(me, FERRY_ERR_MISUSE, "the same calls",
                   ferry_queue_synchronize(t.queue, &me->error));
+        expect(me, strstr(me->error.message, "went on without") == NULL, "%s", me->error.message);
         graphs_synchronize(t.stream);
+        graphs_free_pinned(word);
         scene_drop(&t.c);
         tear_down(&t);
         meet(me);
@@ -347,4 +367,122 @@ void case_ahead_idle(rank_context *me)
     meet_outside(me);
     scene_drop(&t.c);
     tear_down(&t);
+}
+
+static void launch_one(const tape *t, const taped *one, void *stream, ferry_queue *queue)
+{
+    rank_context *me = t->c.me;
+    graphs_copy(stream, one->in.base, one->given, one->in.bytes);
+    must(me, ferry_mixed_comm_run(t->c.comm, one->what.op, &one->in_there, &one->out_there,
+                                  one->what.mode, queue, &me->error));
+    graphs_copy(stream, one->found, one->out.base, one->out.bytes);
+}
+
+/* A handle goes from stream to stream: who has waited for the one may use the other at once. */
+void case_ahead_streams(rank_context *me)
+{
+    uint64_t random = seed_of(me, 45, me->n_ranks, 0);
+    for (uint32_t round = 0; is_shown() && round < times_of(me, 2, 20); round++) {
+        tape t;
+        set_up(me, &t, device_number((int32_t)me->rank), &random);
+        void *streams[] = {t.stream, graphs_new_stream()};
+        ferry_queue *queues[] = {t.queue, NULL};
+        must(me,
+             ferry_queue_adopt(FERRY_MEMORY_CUDA, t.device, streams[1], &queues[1], &me->error));
+        for (uint64_t launch = 1; launch <= 4 * N_LAUNCHES; launch++) {
+            give(&t, launch);
+            for (uint32_t i = 0; i < t.n; i++) {
+                launch_one(&t, &t.calls[i], streams[launch % 2], queues[launch % 2]);
+            }
+            graphs_synchronize(streams[launch % 2]);
+            check_found(&t);
+        }
+        ferry_queue_destroy(queues[1]);
+        graphs_close(streams[1]);
+        scene_close(&t.c);
+        tear_down(&t);
+        meet(me);
+    }
+}
+
+/* What is counted is whole once the stream was waited for, and what is reset is 0. */
+void case_ahead_counts(rank_context *me)
+{
+    uint64_t random = seed_of(me, 46, me->n_ranks, 0);
+    tape t;
+    if (!is_shown()) {
+        return;
+    }
+    set_up(me, &t, device_number((int32_t)me->rank), &random);
+    for (uint64_t launch = 1; launch <= 10 * N_LAUNCHES; launch++) {
+        ferry_mixed_counts counts = FERRY_MIXED_COUNTS_INIT;
+        bool is_reset = launch % 2 == 0;
+        must(me, ferry_mixed_comm_reset_counts(t.c.comm, &me->error));
+        give(&t, launch);
+        launch_one(&t, &t.calls[0], t.stream, t.queue);
+        graphs_synchronize(t.stream);
+        if (is_reset) {
+            must(me, ferry_mixed_comm_reset_counts(t.c.comm, &me->error));
+        }
+        must(me, ferry_mixed_comm_get_counts(t.c.comm, &counts, &me->error));
+        expect(me, counts.n_calls == !is_reset && counts.n_ahead == !is_reset,
+               "%llu calls, %llu ahead", (unsigned long long)counts.n_calls,
+               (unsigned long long)counts.n_ahead);
+    }
+    scene_close(&t.c);
+    tear_down(&t);
+    meet(me);
+}
+
+/*
+ * A graph has calls of one handle, and behind its launch come those of another one on the same
+ * queue: whose thread makes both, and waits for nothing that lies behind a launch.
+ */
+static void run_beside(tape *t, void *graph, _Atomic uint64_t *word, uint64_t launch)
+{
+    rank_context *me = t[0].c.me;
+    uint64_t before = count_ahead(&t[1]);
+    for (int i = 0; i < 2; i++) {
+        give(&t[i], launch);
+    }
+    shut(t[0].stream, word, launch);
+    if (graph != NULL) {
+        graphs_launch(graph, t[0].stream);
+    }
+    for (uint32_t i = 0; i < t[1].n; i++) {
+        launch_one(&t[1], &t[1].calls[i], t[0].stream, t[0].queue);
+    }
+    open_late(word, launch);
+    must(me, ferry_queue_synchronize(t[0].queue, &me->error));
+    expect(me, count_ahead(&t[1]) - before == (graph != NULL ? 0 : t[1].n), "calls went ahead");
+    check_found(&t[1]);
+    if (graph != NULL) {
+        check_found(&t[0]);
+    }
+}
+
+void case_ahead_beside(rank_context *me)
+{
+    uint64_t random = seed_of(me, 47, me->n_ranks, 0);
+    tape t[2];
+    if (!is_shown()) {
+        return;
+    }
+    for (int i = 0; i < 2; i++) {
+        set_up(me, &t[i], device_number((int32_t)me->rank), &random);
+    }
+    _Atomic uint64_t *word = graphs_pinned(sizeof *word);
+    atomic_store(word, 0);
+    run_beside(t, NULL, word, 1);
+    void *graph = capture(&t[0], t[0].n);
+    for (uint64_t launch = 2; launch <= 4; launch++) {
+        run_beside(t, graph, word, launch);
+    }
+    graphs_free(graph);
+    graphs_free_pinned(word);
+    for (int i = 0; i < 2; i++) {
+        scene_close(&t[i].c);
+        tear_down(&t[i]);
+    }
+    meet(me);
 }

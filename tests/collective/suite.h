@@ -128,6 +128,9 @@ void case_shared_transport(rank_context *me);
 void case_captured(rank_context *me);
 void case_ahead(rank_context *me);
 void case_ahead_differs(rank_context *me);
+void case_ahead_streams(rank_context *me);
+void case_ahead_counts(rank_context *me);
+void case_ahead_beside(rank_context *me);
 void case_ahead_idle(rank_context *me);
 
 /* cases_create.c */

@@ -590,6 +590,7 @@ FY_DEVICE void lanes_report(const fy_lanes_call *a, const lanes_turn *t)
     }
     store_word(report + __builtin_offsetof(fy_lanes_report, link), lanes_missed);
     store_word(report + __builtin_offsetof(fy_lanes_report, use), use);
+    store_word(report + __builtin_offsetof(fy_lanes_report, call), a->title.number);
     fy_release(report + __builtin_offsetof(fy_lanes_report, why), lanes_why);
     fy_release(a->watch.halted, 1);
 }
