@@ -256,13 +256,14 @@ static ferry_status capture(const queued_call *call, fy_queue *queue, bool is_as
 static uint64_t next_number(ferry_mixed_comm *comm)
 {
     fy_mix_asked *asked = &comm->asked;
-    if (atomic_fetch_add(&asked->n, 1) == 0) {
-        asked->last = comm->state.call.number;
-        asked->is_unsure = false;
-    }
-    asked->last++;
+    bool is_first = atomic_fetch_add(&asked->n, 1) == 0;
+    asked->is_unsure = asked->is_unsure && !is_first;
     asked->is_unsure = asked->is_unsure || fy_captures_exist(&comm->captures);
-    return asked->is_unsure ? 0 : asked->last;
+    if (asked->is_unsure) { /* a graph's call may be counted just now */
+        return 0;
+    }
+    asked->last = (is_first ? comm->state.call.number : asked->last) + 1;
+    return asked->last;
 }
 
 /*

@@ -34,11 +34,14 @@ void fy_order_await(ferry_world *world);
 
 ferry_status fy_order_refuse(ferry_world *world, const char *what, ferry_error *error);
 
-/* Whether a call in host order may use the world now; one load where it may. */
+/*
+ * Whether a call in host order may use the world now; one load where it may. With acquire: who has
+ * waited for a device alone knows nothing of the thread that has used the world until now.
+ */
 static inline ferry_status fy_world_check_order(ferry_world *world, const char *what,
                                                 ferry_error *error)
 {
-    return atomic_load_explicit(&world->queue, memory_order_relaxed) == NULL
+    return atomic_load_explicit(&world->queue, memory_order_acquire) == NULL
                ? FERRY_OK
                : fy_order_refuse(world, what, error);
 }

@@ -8,6 +8,8 @@
 #include "support/devices.h"
 #include "support/graphs.h"
 
+#include <pthread.h>
+
 enum { MOST_TAPED = 5, N_LAUNCHES = 12, MOST_ELEMENTS = 3000 };
 
 /* A call on the stream: what its tensors hold comes from pinned memory, and goes there. */
@@ -485,4 +487,109 @@ void case_ahead_beside(rank_context *me)
         tear_down(&t[i]);
     }
     meet(me);
+}
+
+/*
+ * Ends
+ */
+
+typedef struct asker {
+    const tape *t;
+    const taped *one;
+} asker;
+
+static void *ask_often(void *context)
+{
+    const asker *a = context;
+    const tape *t = a->t;
+    ferry_error error;
+    for (int i = 0; i < N_LAUNCHES; i++) {
+        ferry_status status =
+            ferry_mixed_comm_run(t->c.comm, a->one->what.op, &a->one->in_there, &a->one->out_there,
+                                 a->one->what.mode, t->queue, &error);
+        if (status != FERRY_OK) {
+            fprintf(stderr, "%s\n", error.message);
+            abort();
+        }
+    }
+    return NULL;
+}
+
+/* Threads that ask at once for the same call: each call has a number, and its kernel that one. */
+static void ask_at_once(tape *t)
+{
+    enum { N_THREADS = 3 };
+    pthread_t threads[N_THREADS];
+    asker a = {t, &t->calls[0]};
+    for (int i = 0; i < N_THREADS; i++) {
+        pthread_create(&threads[i], NULL, ask_often, &a);
+    }
+    for (int i = 0; i < N_THREADS; i++) {
+        pthread_join(threads[i], NULL);
+    }
+}
+
+static void cancel_one(tape *t, bool is_victim)
+{
+    rank_context *me = t->c.me;
+    const taped *one = &t->calls[0];
+    ferry_request *requests[4] = {NULL};
+    ferry_status status = FERRY_OK;
+    for (int i = 0; i < 4 && status == FERRY_OK; i++) {
+        status = ferry_mixed_comm_start(t->c.comm, one->what.op, &one->in_there, &one->out_there,
+                                        one->what.mode, t->queue, &requests[i], &me->error);
+    }
+    if (is_victim && requests[2] != NULL) {
+        ferry_request_cancel(requests[2]);
+    }
+    for (int i = 0; i < 4; i++) {
+        status =
+            requests[i] == NULL ? FERRY_ERR_ABORTED : ferry_request_wait(requests[i], &me->error);
+        expect(me, status == FERRY_OK || status == FERRY_ERR_ABORTED, "%s: %s",
+               ferry_status_name(status), me->error.message);
+        ferry_request_destroy(requests[i]);
+    }
+    graphs_synchronize(t->stream);
+    (void)ferry_queue_synchronize(t->queue, &me->error);
+}
+
+/* Calls are under way when the queue goes, the handle, or a request is cancelled. */
+void case_ahead_ends(rank_context *me)
+{
+    uint64_t random = seed_of(me, 48, me->n_ranks, 0);
+    for (uint32_t round = 0; is_shown() && round < times_of(me, 10, 100); round++) {
+        tape t;
+        set_up(me, &t, device_number((int32_t)me->rank), &random);
+        uint32_t way = round % 5;
+        give(&t, 1);
+        if (way == 4) {
+            ask_at_once(&t);
+        }
+        for (uint32_t i = 0; i < t.n && way != 3; i++) {
+            launch_one(&t, &t.calls[i], t.stream, t.queue);
+        }
+        switch (way) {
+        case 0:
+            ferry_queue_destroy(t.queue);
+            t.queue = NULL;
+            check_found(&t);
+            scene_close(&t.c);
+            break;
+        case 1:
+            scene_drop(&t.c);
+            break;
+        case 2:
+        case 4:
+            graphs_synchronize(t.stream);
+            check_found(&t);
+            scene_close(&t.c);
+            break;
+        default:
+            cancel_one(&t, me->rank == round / 5 % me->n_ranks);
+            scene_drop(&t.c);
+            break;
+        }
+        tear_down(&t);
+        meet(me);
+    }
 }

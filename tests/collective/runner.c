@@ -95,6 +95,8 @@ static const collective_case cases[] = {
     CASE("ahead_streams", 2, case_ahead_streams, KERNELS),
     CASE("ahead_counts", 2, case_ahead_counts, KERNELS),
     CASE("ahead_beside", 2, case_ahead_beside, KERNELS),
+    CASE("ahead_ends", 2, case_ahead_ends, KERNELS),
+    CASE("ahead_ends4", 4, case_ahead_ends, KERNELS),
     CASE("diverging", 4, case_diverging, ALL),
     FAULT("turns", 4, case_turns, PLAIN, 4, 0),
     FAULT("refused_alone", 2, case_refused_alone, ALL, 20, 0),
