@@ -593,3 +593,39 @@ void case_ahead_ends(rank_context *me)
         meet(me);
     }
 }
+
+/*
+ * A rank dies while it and others have calls on their streams: the others hear whom they lost, and
+ * their streams go on.
+ */
+void case_ahead_killed(rank_context *me)
+{
+    uint64_t random = seed_of(me, 49, me->n_ranks, 0);
+    uint32_t victim = random_below(&random, me->n_ranks), us = dice(&random, 200, 30000);
+    ferry_status status = FERRY_OK;
+    tape t;
+    if (!is_shown()) {
+        return;
+    }
+    set_up(me, &t, device_number((int32_t)me->rank), &random);
+    give(&t, 1);
+    meet_outside(me);
+    if (me->rank == victim) {
+        end_later(me, us, false);
+    }
+    for (uint32_t i = 0; status == FERRY_OK; i++) {
+        const taped *one = &t.calls[i % t.n];
+        graphs_copy(t.stream, one->in.base, one->given, one->in.bytes);
+        status = ferry_mixed_comm_run(t.c.comm, one->what.op, &one->in_there, &one->out_there,
+                                      one->what.mode, t.queue, &me->error);
+        if (status == FERRY_OK && i % 50 == 49) {
+            status = ferry_queue_synchronize(t.queue, &me->error);
+        }
+    }
+    expect(me, status == FERRY_ERR_PEER_LOST, "%s: %.400s", ferry_status_name(status),
+           me->error.message);
+    expect_named(me, victim);
+    graphs_synchronize(t.stream);
+    scene_drop(&t.c);
+    tear_down(&t);
+}

@@ -132,6 +132,7 @@ void case_ahead_streams(rank_context *me);
 void case_ahead_counts(rank_context *me);
 void case_ahead_beside(rank_context *me);
 void case_ahead_ends(rank_context *me);
+void case_ahead_killed(rank_context *me);
 void case_ahead_idle(rank_context *me);
 
 /* cases_create.c */
