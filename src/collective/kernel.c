@@ -132,6 +132,12 @@ bool fy_mix_kernel_may_go_ahead(const fy_mix_kernel *kernel, const fy_mix_call *
            is_same(call->out_space, own);
 }
 
+/* For good: then what was asked of it may have been put there in part. */
+static bool has_failed(const fy_mix_kernel *kernel, fy_exec_queue *queue)
+{
+    return kernel->on.exec->reached(queue, 0, NULL) != FERRY_OK;
+}
+
 ferry_status fy_mix_kernel_go_ahead(const fy_mix_kernel *kernel, const fy_mix_call *call,
                                     fy_exec_queue *queue, fy_mix_ahead *ahead_out,
                                     ferry_error *error)
@@ -142,10 +148,14 @@ ferry_status fy_mix_kernel_go_ahead(const fy_mix_kernel *kernel, const fy_mix_ca
     fy_lanes_call launch;
     fill_call(kernel, call, use, &launch);
     launch.watch.deadline_ns = deadline_of(kernel->settings);
-    FY_TRY(kernel->on.exec->lanes(queue, &launch, error));
-    FY_TRY(kernel->on.exec->mark(queue, &ahead.end, error));
+    ferry_status status = kernel->on.exec->lanes(queue, &launch, error);
+    bool may_be_there = status == FERRY_OK || has_failed(kernel, queue);
+    FY_THEN(status, kernel->on.exec->mark(queue, &ahead.end, error));
+    if (status != FERRY_OK && may_be_there) { /* nobody will look on at it */
+        fy_mix_kernel_stop(kernel);
+    }
     *ahead_out = ahead;
-    return FERRY_OK;
+    return status;
 }
 
 static bool is_over(const fy_mix_kernel *kernel, const fy_mix_ahead *ahead)
@@ -415,7 +425,7 @@ bool fy_mix_kernel_has_stopped(const fy_mix_kernel *kernel)
     return find_report(kernel, UINT64_MAX) != NULL;
 }
 
-void fy_mix_kernel_stop(fy_mix_kernel *kernel)
+void fy_mix_kernel_stop(const fy_mix_kernel *kernel)
 {
     __atomic_store_n(&board_of(kernel)->stop, 1, __ATOMIC_RELEASE);
 }

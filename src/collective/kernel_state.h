@@ -40,6 +40,6 @@ ferry_status fy_mix_kernel_launch(fy_mix_kernel *kernel, const fy_mix_call *call
 /* Whether a lane has ended before the call did. */
 bool fy_mix_kernel_has_stopped(const fy_mix_kernel *kernel);
 /* All that is under way ends soon, and nothing begins any more. */
-void fy_mix_kernel_stop(fy_mix_kernel *kernel);
+void fy_mix_kernel_stop(const fy_mix_kernel *kernel);
 
 #endif

@@ -296,6 +296,23 @@ void case_ahead(rank_context *me)
     }
 }
 
+/* Four times for the same call, of which rank 1 asks for another one. */
+static void ask_differently(const tape *t, const taped *one, uint32_t which)
+{
+    rank_context *me = t->c.me;
+    for (uint32_t i = 0; i < 4; i++) {
+        ferry_mixed_tensor in = one->in_there, out = one->out_there;
+        if (me->rank == 1 && i == which) {
+            in.columns = out.columns = 1;
+            in.buffer.bytes = in.buffer.bytes / one->in_there.columns;
+            out.buffer.bytes = out.buffer.bytes / one->out_there.columns;
+        }
+        ferry_status status = ferry_mixed_comm_run(t->c.comm, one->what.op, &in, &out,
+                                                   one->what.mode, t->queue, &me->error);
+        expect(me, status == FERRY_OK || i > which, "call %u: %s", i, me->error.message);
+    }
+}
+
 /*
  * Ranks that make different calls hear of it, whatever lies behind these on their streams, which
  * end. A rank that has asked for nothing wrong may have seen all of its calls through. All of them
@@ -320,17 +337,7 @@ void case_ahead_differs(rank_context *me)
         graphs_copy(t.stream, one->in.base, one->given, one->in.bytes);
         shut(t.stream, word, 1);
         const uint32_t which = round % 2 == 0 ? 3 : 1; /* the last one, or with others behind it */
-        for (uint32_t i = 0; i < 4; i++) {
-            ferry_mixed_tensor in = one->in_there, out = one->out_there;
-            if (me->rank == 1 && i == which) {
-                in.columns = out.columns = 1;
-                in.buffer.bytes = in.buffer.bytes / one->in_there.columns;
-                out.buffer.bytes = out.buffer.bytes / one->out_there.columns;
-            }
-            ferry_status status = ferry_mixed_comm_run(t.c.comm, one->what.op, &in, &out,
-                                                       one->what.mode, t.queue, &me->error);
-            expect(me, status == FERRY_OK || i > which, "call %u: %s", i, me->error.message);
-        }
+        ask_differently(&t, one, which);
         open_late(word, 1);
         must_fail(me, FERRY_ERR_MISUSE, "the same calls",
                   ferry_queue_synchronize(t.queue, &me->error));
@@ -553,42 +560,43 @@ static void cancel_one(tape *t, bool is_victim)
     (void)ferry_queue_synchronize(t->queue, &me->error);
 }
 
+typedef enum way { WAY_QUEUE, WAY_HANDLE, WAY_STREAM, WAY_CANCEL, WAY_THREADS, N_WAYS } way;
+
+/* What is under way ends, and the handle is gone. */
+static void end_by(tape *t, way how)
+{
+    if (how == WAY_QUEUE) {
+        ferry_queue_destroy(t->queue);
+        t->queue = NULL;
+    } else if (how == WAY_STREAM || how == WAY_THREADS) {
+        graphs_synchronize(t->stream);
+    }
+    if (how == WAY_HANDLE || how == WAY_CANCEL) {
+        scene_drop(&t->c);
+    } else {
+        check_found(t);
+        scene_close(&t->c);
+    }
+}
+
 /* Calls are under way when the queue goes, the handle, or a request is cancelled. */
 void case_ahead_ends(rank_context *me)
 {
     uint64_t random = seed_of(me, 48, me->n_ranks, 0);
-    for (uint32_t round = 0; is_shown() && round < times_of(me, 10, 100); round++) {
+    for (uint32_t round = 0; is_shown() && round < times_of(me, 2, 20) * N_WAYS; round++) {
+        way how = (way)(round % N_WAYS);
         tape t;
         set_up(me, &t, device_number((int32_t)me->rank), &random);
-        uint32_t way = round % 5;
         give(&t, 1);
-        if (way == 4) {
+        if (how == WAY_THREADS) {
             ask_at_once(&t);
+        } else if (how == WAY_CANCEL) {
+            cancel_one(&t, me->rank == round / N_WAYS % me->n_ranks);
         }
-        for (uint32_t i = 0; i < t.n && way != 3; i++) {
+        for (uint32_t i = 0; i < t.n && how != WAY_CANCEL; i++) {
             launch_one(&t, &t.calls[i], t.stream, t.queue);
         }
-        switch (way) {
-        case 0:
-            ferry_queue_destroy(t.queue);
-            t.queue = NULL;
-            check_found(&t);
-            scene_close(&t.c);
-            break;
-        case 1:
-            scene_drop(&t.c);
-            break;
-        case 2:
-        case 4:
-            graphs_synchronize(t.stream);
-            check_found(&t);
-            scene_close(&t.c);
-            break;
-        default:
-            cancel_one(&t, me->rank == round / 5 % me->n_ranks);
-            scene_drop(&t.c);
-            break;
-        }
+        end_by(&t, how);
         tear_down(&t);
         meet(me);
     }
@@ -626,6 +634,37 @@ void case_ahead_killed(rank_context *me)
            me->error.message);
     expect_named(me, victim);
     graphs_synchronize(t.stream);
+    scene_drop(&t.c);
+    tear_down(&t);
+}
+
+/*
+ * The device takes a kernel and not what says that it is over: the call is refused, and its stream
+ * goes on, though nobody comes to that call.
+ */
+void case_ahead_fails(rank_context *me)
+{
+    uint64_t random = seed_of(me, 50, me->n_ranks, 0);
+    int64_t begin_ns = now_ns();
+    char which[64];
+    tape t;
+    if (!is_shown() || device_is_real()) {
+        return;
+    }
+    set_up(me, &t, device_number((int32_t)me->rank), &random);
+    const taped *one = &t.calls[0];
+    snprintf(which, sizeof which, "cuStreamWriteValue64:%u", dice(&random, 1, 2));
+    if (me->rank == 1) {
+        setenv("STANDIN_FAIL", which, 1);
+        must_fail(me, FERRY_ERR_NO_MEMORY, "letting a stream write a word",
+                  ferry_mixed_comm_run(t.c.comm, one->what.op, &one->in_there, &one->out_there,
+                                       one->what.mode, t.queue, &me->error));
+        graphs_synchronize(t.stream);
+        must_fail(me, FERRY_ERR_NO_MEMORY, "letting a stream write a word",
+                  ferry_queue_synchronize(t.queue, &me->error));
+        expect(me, now_ns() - begin_ns < INT64_C(10000000000), "the stream was held up");
+    }
+    meet_outside(me);
     scene_drop(&t.c);
     tear_down(&t);
 }

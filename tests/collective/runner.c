@@ -103,6 +103,7 @@ static const collective_case cases[] = {
     FAULT("idle", 4, case_idle, PLAIN, 20, 6),
     FAULT("held_up", 2, case_held_up, KERNELS, 4, 0),
     FAULT("ahead_idle", 2, case_ahead_idle, KERNELS, 20, 2),
+    FAULT("ahead_fails", 2, case_ahead_fails, KERNELS, 20, 2),
     FAULT("ahead_killed", 2, case_ahead_killed, KERNELS | DIES, 20, 0),
     FAULT("ahead_killed4", 4, case_ahead_killed, KERNELS | DIES, 20, 0),
     FAULT("abort", 4, case_abort, PLAIN, 20, 0),

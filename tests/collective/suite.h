@@ -133,6 +133,7 @@ void case_ahead_counts(rank_context *me);
 void case_ahead_beside(rank_context *me);
 void case_ahead_ends(rank_context *me);
 void case_ahead_killed(rank_context *me);
+void case_ahead_fails(rank_context *me);
 void case_ahead_idle(rank_context *me);
 
 /* cases_create.c */
