@@ -299,7 +299,7 @@ typedef struct ferry_mixed_counts {
                                    of it on the way count as what comes */
     uint64_t between_bytes;     /* put to other nodes */
     uint64_t n_device_elements; /* of pieces that were copied or summed in memory of another kind */
-    uint64_t n_ahead;           /* calls on queues that kernels made there, ahead of the host */
+    uint64_t n_ahead;           /* calls that kernels made on streams, ahead of the host, or in graphs */
 } ferry_mixed_counts;
 
 #define FERRY_MIXED_COUNTS_INIT                                                                    \

@@ -94,7 +94,7 @@ FERRY_API ferry_status ferry_queue_synchronize(ferry_queue *queue, ferry_error *
  * A launch is a call of its own: all ranks launch, and until the stream has been synchronized the
  * world belongs to the queue. Calls of one world in different graphs, or on other streams, must not
  * be under way at the same time; a launch that comes before an earlier one of the same call has
- * ended fails. What became of launches is said by ferry_queue_synchronize; of a queue that was
+ * ended fails, and may break a collective. What became of launches is said by ferry_queue_synchronize; of a queue that was
  * destroyed graphs go on to use what they have, and failures are logged. A launch of a call whose
  * service or collective was ended does nothing but fail. Memory of devices that is freed is given
  * back when no graph has such calls any more.

@@ -79,6 +79,7 @@ typedef struct fy_mix_state {
     uint64_t n_calls;   /* since the last reset */
     bool by_kernel;     /* the calls that begin now: also which program they are cut by */
     bool on_queue;      /* threads of the team help the one that runs a queue's work */
+    bool is_looked_on;  /* a graph's, which keeps no thread from other calls */
     /* Somebody wants no more of this call; NULL: nobody can say so. */
     const _Atomic bool *cancelled;
 } fy_mix_state;
@@ -220,6 +221,8 @@ ferry_status fy_comm_check_ready(const ferry_mixed_comm *comm, const char *what,
 ferry_status fy_comm_begin(ferry_mixed_comm *comm, uint32_t op, const ferry_mixed_tensor *in,
                            const ferry_mixed_tensor *out, uint32_t mode, uint32_t block_lines,
                            ferry_status refusal, ferry_error *error);
+/* The host's count, where the device has come further. */
+void fy_comm_catch_up(ferry_mixed_comm *comm, uint64_t number);
 /* What a call that was checked will be when it begins, but for its number; by a kernel. */
 void fy_comm_foresee(const ferry_mixed_comm *comm, uint32_t op, const ferry_mixed_tensor *in,
                      const ferry_mixed_tensor *out, uint32_t mode, uint32_t block_lines,

@@ -292,6 +292,7 @@ void ferry_mixed_comm_destroy(ferry_mixed_comm *comm)
     }
     fy_captures_end(&comm->captures);
     fy_order_await(comm->world);
+    fy_mix_kernel_await_graphs(comm);
     fy_comm_release_request(comm);
     fy_comm_finish(comm);
     fy_work_remove(comm->world, &comm->work);
@@ -383,6 +384,7 @@ ferry_status ferry_mixed_comm_reset_counts(ferry_mixed_comm *comm, ferry_error *
     }
     if (comm->kernel != NULL) {
         FY_TRY(fy_world_check_order(comm->world, "reset_counts", error));
+        fy_mix_kernel_catch_up(comm);
         FY_TRY(fy_mix_kernel_reset(comm->kernel, error));
     }
     comm->state.n_calls = 0;

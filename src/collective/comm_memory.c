@@ -3,6 +3,7 @@
 #include "base/alloc.h"
 #include "base/checked.h"
 #include "collective/comm.h"
+#include "collective/graphs.h"
 #include "collective/kernel.h"
 #include "collective/library.h"
 #include "world/agree.h"
@@ -280,6 +281,9 @@ ferry_status ferry_mixed_comm_shutdown(ferry_mixed_comm *comm, ferry_error *erro
     if (status != FERRY_OK) {
         fy_comm_give_back(comm);
         return status;
+    }
+    if (comm->kernel != NULL) {
+        fy_mix_graphs_end(fy_mix_kernel_graphs(comm->kernel));
     }
     status = fy_comm_state(comm, error);
     if (status == FERRY_OK && comm->inside_ready &&

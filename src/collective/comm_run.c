@@ -175,6 +175,16 @@ static void start_call(ferry_mixed_comm *comm)
     }
 }
 
+void fy_comm_catch_up(ferry_mixed_comm *comm, uint64_t number)
+{
+    uint64_t counted = comm->state.call.number;
+    if (number > counted) {
+        comm->state.call.number = number;
+        comm->state.n_calls += number - counted;
+        fy_mix_kernel_add_ahead(comm->kernel, number - counted);
+    }
+}
+
 ferry_status fy_comm_begin(ferry_mixed_comm *comm, uint32_t op, const ferry_mixed_tensor *in,
                            const ferry_mixed_tensor *out, uint32_t mode, uint32_t block_lines,
                            ferry_status refusal, ferry_error *error)
@@ -187,6 +197,7 @@ ferry_status fy_comm_begin(ferry_mixed_comm *comm, uint32_t op, const ferry_mixe
     if (status != FERRY_OK) {
         return refusal == FERRY_OK ? status : refusal;
     }
+    fy_mix_kernel_catch_up(comm);
     comm->state.call.number++;
     status = refusal == FERRY_OK ? fy_mix_call_check(comm, op, in, out, error) : refusal;
     if (status == FERRY_OK) {
@@ -205,6 +216,8 @@ ferry_status fy_comm_begin(ferry_mixed_comm *comm, uint32_t op, const ferry_mixe
         fy_mix_board_tell(comm);
         pthread_mutex_unlock(&comm->wires.network);
     }
+    fy_mix_kernel_has_counted(comm, status == FERRY_OK &&
+                                        comm->state.lanes[0].verbs == &fy_mix_kernel_verbs);
     return status;
 }
 

@@ -115,6 +115,16 @@ void fy_mix_device_give_queue(fy_mix_device *device)
     device->queue = NULL;
 }
 
+ferry_status fy_mix_device_ask(const fy_mix_device *device, fy_mix_question *question,
+                               ferry_error *error)
+{
+    if (question->n_looks++ % question->n_between == 0) {
+        FY_TRY(device->exec->mark(device->queue, &question->ticket, error));
+    }
+    ferry_status status = fy_exec_reached(device->exec, device->queue, question->ticket, error);
+    return status == FERRY_ERR_TIMEOUT ? FERRY_OK : status;
+}
+
 /*
  * Turns
  */

@@ -38,6 +38,17 @@ ferry_status fy_mix_device_take_queue(const ferry_world *world, fy_mix_device *d
 /* Waits for what is under way. What has no queue is allowed. */
 void fy_mix_device_give_queue(fy_mix_device *device);
 
+/*
+ * Whether the device still does anything, for who waits for something else than its queue: one that
+ * is lost says nothing by itself. One look in n_between puts something there.
+ */
+typedef struct fy_mix_question {
+    uint32_t n_between, n_looks;
+    fy_ticket ticket;
+} fy_mix_question;
+ferry_status fy_mix_device_ask(const fy_mix_device *device, fy_mix_question *question,
+                               ferry_error *error);
+
 /* A call has begun, and will be put on the queue when those that began before it are. */
 void fy_mix_device_line_up(fy_mix_device *device);
 bool fy_mix_device_is_next(fy_mix_device *device);

@@ -14,14 +14,17 @@
 #include <string.h>
 #include <time.h>
 
+/* At a device that may be lost. */
+enum { LOOKS_BETWEEN = 256 };
+
 static fy_lanes_board *board_of(const fy_mix_kernel *kernel)
 {
-    return (fy_lanes_board *)kernel->page;
+    return (fy_lanes_board *)kernel->post.page;
 }
 
 static fy_lanes_report *reports_of(const fy_mix_kernel *kernel)
 {
-    return (fy_lanes_report *)(kernel->page + sizeof(fy_lanes_board));
+    return (fy_lanes_report *)(kernel->post.page + sizeof(fy_lanes_board));
 }
 
 /*
@@ -71,7 +74,8 @@ static void fill_call(const fy_mix_kernel *kernel, const fy_mix_call *call,
                            .n_lanes = call->geometry.n_lanes,
                            .element_bytes = program->element_bytes,
                            .is_wide = ends % 16 == 0 && (!has_chunks || piece_bytes % 16 == 0),
-                           .has_fleet = kernel->fleet.fleet != NULL};
+                           .has_fleet = kernel->fleet.fleet != NULL,
+                           .n_states = program->n_lanes};
     memcpy(out->cell_bytes, call->cell_bytes, sizeof call->cell_bytes);
 }
 
@@ -138,16 +142,30 @@ static bool has_failed(const fy_mix_kernel *kernel, fy_exec_queue *queue)
     return kernel->on.exec->reached(queue, 0, NULL) != FERRY_OK;
 }
 
-ferry_status fy_mix_kernel_go_ahead(const fy_mix_kernel *kernel, const fy_mix_call *call,
+void fy_mix_kernel_fill(const fy_mix_kernel *kernel, const fy_mix_call *call, uint32_t which,
+                        fy_lanes_call *out)
+{
+    fy_mix_tensor_use use[2] = {{.base = (void *)(uintptr_t)call->in}, {.base = call->out}};
+    fill_call(kernel, call, use, out);
+    out->watch.deadline_ns = deadline_of(kernel->settings);
+    out->title.which = which;
+    if (which != 0) {
+        out->title.number = fy_mix_graphs_counted(kernel->graphs);
+    }
+}
+
+ferry_status fy_mix_kernel_go_ahead(fy_mix_kernel *kernel, const fy_mix_call *call,
                                     fy_exec_queue *queue, fy_mix_ahead *ahead_out,
                                     ferry_error *error)
 {
-    fy_mix_tensor_use use[2] = {{.base = (void *)(uintptr_t)call->in}, {.base = call->out}};
-    fy_mix_ahead ahead = {
-        .number = call->number, .n_lanes = call->geometry.n_lanes, .queue = queue};
+    fy_mix_ahead ahead = {.is_there = true,
+                          .number = call->number,
+                          .n_lanes = call->geometry.n_lanes,
+                          .queue = queue};
     fy_lanes_call launch;
-    fill_call(kernel, call, use, &launch);
-    launch.watch.deadline_ns = deadline_of(kernel->settings);
+    ahead.which =
+        call->number == 0 ? FY_MIX_NAMES_AHEAD | (kernel->n_named++ % FY_MIX_NAMES_AHEAD) : 0;
+    fy_mix_kernel_fill(kernel, call, ahead.which, &launch);
     ferry_status status = kernel->on.exec->lanes(queue, &launch, error);
     bool may_be_there = status == FERRY_OK || has_failed(kernel, queue);
     FY_THEN(status, kernel->on.exec->mark(queue, &ahead.end, error));
@@ -158,17 +176,59 @@ ferry_status fy_mix_kernel_go_ahead(const fy_mix_kernel *kernel, const fy_mix_ca
     return status;
 }
 
+/* Or has stopped, and is in none now: then lanes may be in different ones, and begin no more. */
+static bool has_left(const fy_lanes_report *report, uint64_t number, bool has_stopped)
+{
+    uint64_t begun = __atomic_load_n(&report->begun, __ATOMIC_ACQUIRE);
+    uint64_t ended = __atomic_load_n(&report->ended, __ATOMIC_ACQUIRE);
+    return ended >= number || (has_stopped && (uint32_t)begun == (uint32_t)ended);
+}
+
+/* FERRY_ERR_TIMEOUT: it goes on. */
+static ferry_status end_of_graphs(const fy_mix_kernel *kernel, const fy_mix_ahead *ahead)
+{
+    const fy_lanes_report *reports = reports_of(kernel);
+    bool all = true, has_stopped = fy_mix_kernel_has_stopped(kernel);
+    for (uint32_t i = 0; i < ahead->n_lanes && all; i++) {
+        all = has_left(&reports[i], ahead->number, has_stopped);
+    }
+    ferry_status status = all ? FERRY_OK : fy_mix_device_ask(&kernel->on, ahead->question, NULL);
+    return all || status != FERRY_OK ? status : FERRY_ERR_TIMEOUT;
+}
+
 static bool is_over(const fy_mix_kernel *kernel, const fy_mix_ahead *ahead)
 {
-    return fy_exec_reached(kernel->on.exec, ahead->queue, ahead->end, NULL) != FERRY_ERR_TIMEOUT;
+    ferry_status status = ahead->is_graphs
+                              ? end_of_graphs(kernel, ahead)
+                              : fy_exec_reached(kernel->on.exec, ahead->queue, ahead->end, NULL);
+    return status != FERRY_ERR_TIMEOUT;
+}
+
+/* The number of a call that has a name, as a lane says it; 0: it says nothing of it. */
+static uint64_t number_of(const fy_mix_kernel *kernel, const fy_mix_ahead *ahead)
+{
+    const fy_lanes_report *reports = reports_of(kernel);
+    uint64_t found = 0;
+    for (uint32_t i = 0; i < ahead->n_lanes && found == 0; i++) {
+        uint64_t begun = __atomic_load_n(&reports[i].begun, __ATOMIC_ACQUIRE);
+        found = begun >> 32 == ahead->which ? fy_mix_graphs_number(kernel->graphs, i, begun) : 0;
+    }
+    return found;
+}
+
+/* Or in a call behind it. */
+static bool is_in(const fy_lanes_report *report, uint64_t number)
+{
+    uint64_t begun = __atomic_load_n(&report->begun, __ATOMIC_ACQUIRE);
+    return (int32_t)((uint32_t)begun - (uint32_t)number) >= 0;
 }
 
 static bool has_come(const fy_mix_kernel *kernel, const fy_mix_ahead *ahead)
 {
     const fy_lanes_report *reports = reports_of(kernel);
-    bool has = false;
-    for (uint32_t i = 0; i < ahead->n_lanes && !has; i++) {
-        has = __atomic_load_n(&reports[i].begun, __ATOMIC_ACQUIRE) >= ahead->number;
+    bool has = ahead->which != 0 && number_of(kernel, ahead) != 0;
+    for (uint32_t i = 0; ahead->which == 0 && i < ahead->n_lanes && !has; i++) {
+        has = is_in(&reports[i], ahead->number);
     }
     return has || is_over(kernel, ahead);
 }
@@ -192,6 +252,23 @@ void fy_mix_kernel_await(const fy_mix_kernel *kernel, const fy_mix_ahead *ahead)
     }
 }
 
+bool fy_mix_kernel_number(ferry_mixed_comm *comm, fy_mix_ahead *ahead, ferry_status *status_out,
+                          ferry_error *error)
+{
+    const fy_mix_kernel *kernel = comm->kernel;
+    *status_out = FERRY_OK;
+    ahead->number = ahead->which == 0 ? ahead->number : number_of(kernel, ahead);
+    if (ahead->number > comm->state.call.number) {
+        return true;
+    }
+    *status_out = fy_comm_state(comm, error);
+    if (*status_out == FERRY_OK && fy_mix_kernel_has_stopped(kernel)) { /* nobody has said so yet */
+        *status_out = fy_mix_kernel_say_stop(kernel, UINT64_MAX, error);
+        fy_comm_break(comm, *status_out, "%s", error->message);
+    }
+    return false;
+}
+
 static void await_end(const fy_mix_kernel *kernel, const fy_mix_ahead *ahead)
 {
     for (uint32_t i = 0; !is_over(kernel, ahead); i++) {
@@ -199,9 +276,12 @@ static void await_end(const fy_mix_kernel *kernel, const fy_mix_ahead *ahead)
     }
 }
 
-void fy_mix_kernel_expect(fy_mix_kernel *kernel, const fy_mix_ahead *ahead)
+void fy_mix_kernel_expect(ferry_mixed_comm *comm, const fy_mix_ahead *ahead)
 {
-    kernel->ahead = ahead;
+    comm->kernel->ahead = ahead;
+    if (ahead->which != 0 || ahead->is_graphs) { /* others have come before it */
+        fy_comm_catch_up(comm, ahead->number - 1);
+    }
 }
 
 void fy_mix_kernel_part(fy_mix_kernel *kernel)
@@ -226,7 +306,7 @@ static ferry_status join(fy_mix_kernel *kernel, const fy_mix_call *call, ferry_e
     }
     kernel->n_ahead++;
     kernel->is_launched = true;
-    kernel->at = ahead->queue;
+    kernel->at = ahead->is_graphs ? kernel->on.queue : ahead->queue;
     kernel->before = 0;
     kernel->ticket = ahead->end;
     kernel->since_ns = fy_now_ns();
@@ -236,8 +316,73 @@ static ferry_status join(fy_mix_kernel *kernel, const fy_mix_call *call, ferry_e
 }
 
 /*
+ * Counting
+ */
+
+struct fy_mix_graphs *fy_mix_kernel_graphs(const fy_mix_kernel *kernel)
+{
+    return kernel->graphs;
+}
+
+void fy_mix_kernel_await_graphs(const ferry_mixed_comm *comm)
+{
+    const fy_mix_kernel *kernel = comm->kernel;
+    fy_mix_question question = {.n_between = LOOKS_BETWEEN};
+    for (uint32_t i = 0;
+         kernel != NULL && fy_mix_graphs_go_on(kernel->graphs) &&
+         atomic_load(&comm->broken) == FERRY_OK && !fy_failed(comm->world->failure) &&
+         fy_mix_device_ask(&kernel->on, &question, NULL) == FERRY_OK;
+         i++) {
+        pause_longer(i);
+    }
+}
+
+void fy_mix_kernel_add_ahead(fy_mix_kernel *kernel, uint64_t n)
+{
+    kernel->n_ahead += n;
+}
+
+void fy_mix_kernel_catch_up(ferry_mixed_comm *comm)
+{
+    if (comm->kernel != NULL && comm->kernel->ahead == NULL) {
+        fy_comm_catch_up(comm, fy_mix_graphs_last(comm->kernel->graphs));
+    }
+}
+
+/* First what a capture reads, and then whether there is one: one of the two sees the other. */
+void fy_mix_kernel_has_counted(ferry_mixed_comm *comm, bool by_kernel)
+{
+    fy_mix_kernel *kernel = comm->kernel;
+    if (kernel == NULL) {
+        return;
+    }
+    uint64_t number = comm->state.call.number;
+    fy_mix_graphs_has_counted(kernel->graphs, number);
+    if (!by_kernel && fy_mix_graphs_exist(kernel->graphs) &&
+        fy_mix_graphs_say_floor(kernel->graphs, number) == FERRY_ERR_TIMEOUT) {
+        fy_comm_break(comm, FERRY_ERR_TIMEOUT,
+                      "mixed collective: device %d did not hear within %g s that rank %u has made "
+                      "call %llu without a kernel: it waits in a call of another handle",
+                      kernel->on.number, (double)FY_MIX_GRAPHS_PATIENCE_NS * 1e-9,
+                      kernel->program.topology.world_rank, (unsigned long long)number);
+    }
+}
+
+/*
  * Looking on
  */
+
+/* FERRY_ERR_TIMEOUT: the call goes on. */
+static ferry_status end_of(const fy_mix_kernel *kernel, ferry_error *error)
+{
+    if (kernel->ahead == NULL || !kernel->ahead->is_graphs) {
+        return fy_exec_reached(kernel->on.exec, kernel->at, kernel->ticket, error);
+    }
+    ferry_status status = end_of_graphs(kernel, kernel->ahead);
+    return status == FERRY_OK || status == FERRY_ERR_TIMEOUT
+               ? status
+               : fy_exec_reached(kernel->on.exec, kernel->on.queue, UINT64_MAX, error);
+}
 
 /*
  * What lanes of this call wait for, as waits_of. Another call may be on the queue behind it, whose
@@ -248,7 +393,7 @@ static uint64_t look(fy_mix_lane *lane)
     const fy_mix_kernel *kernel = lane->kernel;
     uint32_t link = lane->link;
     uint64_t waits = waits_of(kernel, &link);
-    if (fy_exec_reached(kernel->on.exec, kernel->at, kernel->ticket, NULL) != FERRY_ERR_TIMEOUT) {
+    if (end_of(kernel, NULL) != FERRY_ERR_TIMEOUT) {
         return 0;
     }
     lane->link = link;
@@ -264,18 +409,41 @@ static const fy_lanes_report *find_report(const fy_mix_kernel *kernel, uint64_t 
     const fy_lanes_report *reports = reports_of(kernel);
     const fy_lanes_report *found = NULL;
     for (uint32_t i = 0; i < kernel->program.n_lanes; i++) {
-        uint64_t why = __atomic_load_n(&reports[i].why, __ATOMIC_ACQUIRE);
+        uint32_t why = (uint32_t)__atomic_load_n(&reports[i].why, __ATOMIC_ACQUIRE);
         if (why != FY_LANES_GOES && reports[i].call <= call &&
-            (found == NULL || found->why == FY_LANES_STOPPED)) {
+            (found == NULL || (uint32_t)found->why == FY_LANES_STOPPED)) {
             found = &reports[i];
         }
     }
     return found;
 }
 
+ferry_status fy_mix_kernel_say_stop(const fy_mix_kernel *kernel, uint64_t call, ferry_error *error)
+{
+    uint32_t rank = kernel->program.topology.world_rank;
+    const fy_lanes_report *report = find_report(kernel, call);
+    if (report != NULL && (uint32_t)report->why == FY_LANES_BESIDE) {
+        return fy_fail(
+            error, FERRY_ERR_MISUSE,
+            "mixed collective: two calls of rank %u were on device %d at once, or in another order "
+            "than they were asked for in (one as call %llu): calls of a handle, also those of "
+            "graphs, go on one stream, or wait for each other's",
+            rank, kernel->on.number, (unsigned long long)report->call);
+    }
+    return fy_fail(error, FERRY_ERR_ABORTED,
+                   "mixed collective: the kernel of rank %u was stopped in call %llu", rank,
+                   (unsigned long long)(report != NULL ? report->call : call));
+}
+
 static fy_progress fail_by_report(fy_mix_lane *lane, const fy_lanes_report *report)
 {
     const fy_mix_call *call = lane->call;
+    uint32_t why = (uint32_t)report->why;
+    if (report->call != call->number || report->link >= call->schedule->n_links ||
+        why == FY_LANES_BESIDE) { /* links are of that call's schedule */
+        lane->status = fy_mix_kernel_say_stop(lane->kernel, call->number, &lane->error);
+        return FY_PROGRESS_FAILED;
+    }
     const fy_mix_link *link = &call->schedule->links[report->link];
     const fy_lanes_header *h = &report->header;
     fy_mix_header header = {.call = h->call,
@@ -285,7 +453,7 @@ static fy_progress fail_by_report(fy_mix_lane *lane, const fy_lanes_report *repo
                             .dtype = h->dtype,
                             .rank = h->rank,
                             .geometry = h->geometry};
-    switch (report->why) {
+    switch (why) {
     case FY_LANES_DIFFERS:
         return fy_mix_fail_by_header(lane, &header, link->rank);
     case FY_LANES_OVERRUN:
@@ -298,10 +466,7 @@ static fy_progress fail_by_report(fy_mix_lane *lane, const fy_lanes_report *repo
                                link->rank);
         return FY_PROGRESS_FAILED;
     default:
-        lane->status =
-            fy_fail(&lane->error, FERRY_ERR_ABORTED,
-                    "mixed collective: the kernel of rank %u was stopped in call %llu",
-                    lane->program->topology.world_rank, (unsigned long long)call->number);
+        lane->status = fy_mix_kernel_say_stop(lane->kernel, call->number, &lane->error);
         return FY_PROGRESS_FAILED;
     }
 }
@@ -312,13 +477,13 @@ static fy_progress fail_by_report(fy_mix_lane *lane, const fy_lanes_report *repo
  * call and hear nothing from it, so it says what is the matter before they give it up.
  */
 
-/* Or is in a call behind it. */
 static bool has_begun(const fy_mix_kernel *kernel, const fy_mix_call *call)
 {
     const fy_lanes_report *reports = reports_of(kernel);
+    uint32_t n_lanes = kernel->ahead != NULL ? kernel->ahead->n_lanes : call->geometry.n_lanes;
     bool all = true;
-    for (uint32_t i = 0; i < call->geometry.n_lanes && all; i++) {
-        all = __atomic_load_n(&reports[i].begun, __ATOMIC_ACQUIRE) >= call->number;
+    for (uint32_t i = 0; i < n_lanes && all; i++) {
+        all = is_in(&reports[i], call->number);
     }
     return all;
 }
@@ -377,8 +542,7 @@ static fy_progress run(fy_mix_lane *lane)
             return FY_PROGRESS_FAILED;
         }
     }
-    ferry_status status =
-        fy_exec_reached(kernel->on.exec, kernel->at, kernel->ticket, &lane->error);
+    ferry_status status = end_of(kernel, &lane->error);
     if (status == FERRY_ERR_TIMEOUT) {
         uint64_t waits = look(lane);
         lane->moved += waits != kernel->waits;
@@ -473,14 +637,22 @@ static ferry_status read_states(fy_mix_kernel *kernel, fy_lanes_state *states, f
     return fy_exec_finish(kernel->on.exec, kernel->on.queue, error);
 }
 
+static ferry_status check_idle(const fy_mix_kernel *kernel, const char *what, ferry_error *error)
+{
+    return kernel->is_launched || fy_mix_graphs_go_on(kernel->graphs)
+               ? fy_fail(error, FERRY_ERR_MISUSE, "%s: a call of this handle is under way", what)
+               : FERRY_OK;
+}
+
 ferry_status fy_mix_kernel_count(const ferry_mixed_comm *comm, ferry_mixed_counts *counts,
                                  ferry_error *error)
 {
     fy_mix_kernel *kernel = comm->kernel;
-    if (kernel->is_launched) { /* to read them is to wait for its end */
-        return fy_fail(error, FERRY_ERR_MISUSE, "get_counts: a call of this handle is under way");
-    }
-    counts->n_ahead = kernel->n_ahead;
+    FY_TRY(check_idle(kernel, "get_counts", error)); /* to read them is to wait for its end */
+    uint64_t last = fy_mix_graphs_last(kernel->graphs), counted = comm->state.call.number;
+    uint64_t n_more = last > counted ? last - counted : 0; /* that no call has caught up with yet */
+    counts->n_calls += n_more;
+    counts->n_ahead = kernel->n_ahead + n_more;
     fy_lanes_state *now = fy_alloc_zeroed(kernel->program.n_lanes, sizeof *now);
     FY_TRY(fy_check_memory(now != NULL, "the counts of a kernel", error));
     ferry_status status = read_states(kernel, now, error);
@@ -499,9 +671,7 @@ ferry_status fy_mix_kernel_count(const ferry_mixed_comm *comm, ferry_mixed_count
 
 ferry_status fy_mix_kernel_reset(fy_mix_kernel *kernel, ferry_error *error)
 {
-    if (kernel->is_launched) {
-        return fy_fail(error, FERRY_ERR_MISUSE, "reset_counts: a call of this handle is under way");
-    }
+    FY_TRY(check_idle(kernel, "reset_counts", error));
     FY_TRY(read_states(kernel, kernel->counted, error));
     kernel->n_ahead = 0;
     return FERRY_OK;

@@ -23,11 +23,18 @@ void fy_mix_kernel_close(ferry_mixed_comm *comm);
  * it waits for the host, which only looks on. Its number was given when it was asked for.
  */
 typedef struct fy_mix_ahead {
-    uint64_t number; /* 0: it is none */
+    uint64_t number; /* 0: the device gives it, and it is known when the call has come */
+    uint32_t which;  /* its name meanwhile; graphs' calls have others */
     uint32_t n_lanes;
+    bool is_there;
+    bool is_graphs; /* its kernel says itself when it is over: there is no queue to ask */
+    fy_mix_question *question; /* but whether the device is there: then */
     fy_exec_queue *queue;
     fy_ticket end;
 } fy_mix_ahead;
+
+/* Names of calls that are no graph's. */
+enum { FY_MIX_NAMES_AHEAD = 1 << 30 };
 
 /*
  * Whether a call on a queue of that space may be made like that: its tensors lie on the device, and
@@ -35,15 +42,39 @@ typedef struct fy_mix_ahead {
  */
 bool fy_mix_kernel_may_go_ahead(const fy_mix_kernel *kernel, const fy_mix_call *call,
                                 fy_space queue);
-/* Puts it there. call: as foreseen, with its number. */
-ferry_status fy_mix_kernel_go_ahead(const fy_mix_kernel *kernel, const fy_mix_call *call,
+/* Puts it there. call: as foreseen, with its number; 0: calls of graphs may come before it. */
+ferry_status fy_mix_kernel_go_ahead(fy_mix_kernel *kernel, const fy_mix_call *call,
                                     fy_exec_queue *queue, fy_mix_ahead *ahead_out,
                                     ferry_error *error);
+/* Its kernel: with its number, or with a name. */
+void fy_mix_kernel_fill(const fy_mix_kernel *kernel, const fy_mix_call *call, uint32_t which,
+                        fy_lanes_call *out);
+/* Calls that graphs have; NULL: none are kernels. */
+struct fy_mix_graphs *fy_mix_kernel_graphs(const fy_mix_kernel *kernel);
+/*
+ * The host's count of calls: what graphs have made before one begins, if that is not expected; and
+ * what the device is to know once it has begun, where no kernel makes it.
+ */
+void fy_mix_kernel_catch_up(ferry_mixed_comm *comm);
+void fy_mix_kernel_has_counted(ferry_mixed_comm *comm, bool by_kernel);
+/* Until none is under way, or the world has failed. */
+void fy_mix_kernel_await_graphs(const ferry_mixed_comm *comm);
+/* Calls that the host has not counted were made by kernels of graphs. */
+void fy_mix_kernel_add_ahead(fy_mix_kernel *kernel, uint64_t n);
 /* Until the device has come to it. */
 void fy_mix_kernel_await(const fy_mix_kernel *kernel, const fy_mix_ahead *ahead);
+/*
+ * Then its number, if the host may not have it; false: it is over, and another one that has come
+ * since was seen first, so that all is counted. What became of it is in *status.
+ */
+bool fy_mix_kernel_number(ferry_mixed_comm *comm, fy_mix_ahead *ahead, ferry_status *status_out,
+                          ferry_error *error);
 /* The next call that begins is this one; and it has ended, or was refused: then it is stopped. */
-void fy_mix_kernel_expect(fy_mix_kernel *kernel, const fy_mix_ahead *ahead);
+void fy_mix_kernel_expect(ferry_mixed_comm *comm, const fy_mix_ahead *ahead);
 void fy_mix_kernel_part(fy_mix_kernel *kernel);
+
+/* Why kernels have stopped, in that call or before it, where no more is to be known. */
+ferry_status fy_mix_kernel_say_stop(const fy_mix_kernel *kernel, uint64_t call, ferry_error *error);
 
 /* The lanes' counts since the last reset, added to. */
 ferry_status fy_mix_kernel_count(const ferry_mixed_comm *comm, ferry_mixed_counts *counts,

@@ -139,32 +139,45 @@ static ferry_status take_page(opening *o)
 {
     void *page;
     FY_TRY(o->kernel->on.exec->lanes_take(o->kernel->on.queue, &page, &o->why));
-    o->kernel->page = page;
+    o->kernel->post.page = page;
     memset(page, 0, FY_LANES_PAGE_BYTES);
     return FERRY_OK;
+}
+
+/* What kernels look at beside boxes. */
+static ferry_status make_post(opening *o)
+{
+    fy_mix_kernel *kernel = o->kernel;
+    uint32_t n_lanes = kernel->program.n_lanes;
+    uint64_t bytes = ALIGNMENT + n_lanes * sizeof(fy_lanes_state);
+    kernel->post.on = kernel->on;
+    kernel->post.n_lanes = n_lanes;
+    FY_TRY(take_page(o));
+    FY_TRY(fy_mix_device_alloc(&kernel->on, bytes, &kernel->post.words, &o->why));
+    uint64_t page = (uintptr_t)kernel->post.page, words = (uintptr_t)kernel->post.words.base;
+    kernel->watch = (fy_lanes_watch){.states = words + ALIGNMENT,
+                                     .reports = page + sizeof(fy_lanes_board),
+                                     .board = page,
+                                     .halt = words,
+                                     .patience_ns = FY_MIX_KERNEL_PATIENCE_NS};
+    return kernel->is_alone && kernel->on.exec->capture_lanes != NULL
+               ? fy_mix_graphs_create(o->comm, &kernel->post, &kernel->graphs, &o->why)
+               : FERRY_OK;
 }
 
 /* Boxes come first, at the same place on all ranks. */
 static ferry_status make_memory(opening *o, second_word *word)
 {
     fy_mix_kernel *kernel = o->kernel;
-    uint64_t n_lanes = kernel->program.n_lanes;
-    uint64_t halted = o->boxes_bytes, states = halted + ALIGNMENT;
-    uint64_t tables = states + aligned(n_lanes * sizeof(fy_lanes_state));
     size_t key_bytes = 0;
-    FY_TRY(take_page(o));
-    FY_TRY(fy_mix_device_alloc(&kernel->on, tables + o->tables_bytes, &kernel->memory, &o->why));
-    kernel->counted = fy_alloc_zeroed(n_lanes, sizeof *kernel->counted);
+    FY_TRY(make_post(o));
+    FY_TRY(fy_mix_device_alloc(&kernel->on, o->boxes_bytes + o->tables_bytes, &kernel->memory,
+                               &o->why));
+    kernel->counted = fy_alloc_zeroed(kernel->program.n_lanes, sizeof *kernel->counted);
     kernel->theirs = fy_alloc_zeroed(o->comm->world->n_ranks, sizeof(ferry_region *));
     if (kernel->counted == NULL || kernel->theirs == NULL) {
         return fy_fail_no_memory(&o->why, "a kernel of a mixed collective");
     }
-    uint64_t base = (uintptr_t)kernel->memory.base;
-    kernel->watch = (fy_lanes_watch){.states = base + states,
-                                     .reports = (uintptr_t)kernel->page + sizeof(fy_lanes_board),
-                                     .board = (uintptr_t)kernel->page,
-                                     .halted = base + halted,
-                                     .patience_ns = FY_MIX_KERNEL_PATIENCE_NS};
     FY_TRY(ferry_region_register(o->comm->wires.transport, &kernel->memory, &kernel->own, &o->why));
     FY_TRY(ferry_region_export(kernel->own, word->key, sizeof word->key, &key_bytes, &o->why));
     word->key_bytes = (uint32_t)key_bytes;
@@ -348,12 +361,13 @@ static void discard(fy_mix_kernel *kernel, ferry_world *world)
     if (kernel == NULL) {
         return;
     }
-    if (kernel->page != NULL) {
+    if (kernel->post.page != NULL) {
         fy_mix_kernel_stop(kernel);
     }
+    bool post_stays = fy_mix_graphs_part(kernel->graphs);
     fy_mix_device_give_queue(&kernel->on);
-    if (kernel->page != NULL) {
-        kernel->on.exec->lanes_give(kernel->page);
+    if (!post_stays) {
+        fy_mix_post_free(&kernel->post);
     }
     for (uint32_t i = 0; kernel->theirs != NULL && i < world->n_ranks; i++) {
         ferry_region_free(kernel->theirs[i]);

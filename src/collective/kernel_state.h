@@ -3,6 +3,7 @@
 #define FY_COLLECTIVE_KERNEL_STATE_H
 
 #include "collective/device.h"
+#include "collective/graphs.h"
 #include "collective/kernel.h"
 
 /* What a handle has for kernels: made by kernel_open.c, used by kernel.c. */
@@ -10,11 +11,13 @@ struct fy_mix_kernel {
     fy_mix_program program; /* its lanes are blocks of threads */
     fy_mix_device on;
     const fy_settings *settings;
-    ferry_buffer memory; /* boxes, the word that halts, states, tables */
+    ferry_buffer memory; /* boxes, tables */
     ferry_region *own, **theirs;
     ferry_region *farewells; /* a word of each rank: its kernels are over for good */
     fy_mix_fleet fleet;      /* without a fleet: all is done by boxes */
-    char *page;              /* pinned: the board, and behind it a report of each lane */
+    fy_mix_post post;
+    fy_mix_graphs *graphs;   /* NULL: there can be none */
+    uint32_t n_named;        /* calls that had a name for a number; who puts them has a lock */
     fy_lanes_watch watch;
     fy_lanes_tables tables[FERRY_MIXED_N_OPS][FERRY_MIXED_N_MODES];
     fy_lanes_state *counted; /* of each lane, when counts were reset */

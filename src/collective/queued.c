@@ -8,6 +8,7 @@
  */
 #include "base/alloc.h"
 #include "collective/comm.h"
+#include "collective/graphs.h"
 #include "collective/kernel.h"
 #include "collective/library.h"
 #include "world/bell.h"
@@ -39,7 +40,7 @@ typedef struct queued_call {
     ferry_error why;
     queued_request *request; /* NULL: run */
     bool is_counted;         /* among those that were asked for */
-    fy_mix_call foreseen;    /* of one that goes ahead; its number is 0: it does not */
+    fy_mix_call foreseen;    /* of one that goes ahead */
     fy_mix_ahead ahead;
     bool *has_failed; /* where to say that the device has not taken it */
 } queued_call;
@@ -156,24 +157,35 @@ static void end_request(queued_request *request, ferry_status status, const ferr
  * Calls
  */
 
-/* The queue has come to the call, which is made now, or was by the kernel that went ahead. */
-static ferry_status make_call(queued_call *call, ferry_error *error)
+static ferry_status begin_and_end(const queued_call *call, ferry_error *error)
 {
     ferry_mixed_comm *comm = call->comm;
-    bool is_ahead = call->ahead.number != 0;
-    *error = call->why;
-    while (atomic_exchange(&comm->busy, true)) { /* by a call that was there before the queue's */
-        sched_yield();
-    }
-    comm->state.cancelled = call->request == NULL ? NULL : &call->request->cancelled;
+    bool is_ahead = call->ahead.is_there;
     if (is_ahead) {
-        fy_mix_kernel_expect(comm->kernel, &call->ahead);
+        fy_mix_kernel_expect(comm, &call->ahead);
     }
     ferry_status status =
         fy_comm_call(comm, call->op, call->has_in ? &call->in : NULL,
                      call->has_out ? &call->out : NULL, call->mode, call->refusal, error);
     if (is_ahead) {
         fy_mix_kernel_part(comm->kernel);
+    }
+    return status;
+}
+
+/* The queue has come to the call, which is made now, or was by the kernel that went ahead. */
+static ferry_status make_call(queued_call *call, ferry_error *error)
+{
+    ferry_mixed_comm *comm = call->comm;
+    bool is_ahead = call->ahead.is_there;
+    ferry_status status = FERRY_OK;
+    *error = call->why;
+    while (atomic_exchange(&comm->busy, true)) { /* by a call that was there before the queue's */
+        sched_yield();
+    }
+    comm->state.cancelled = call->request == NULL ? NULL : &call->request->cancelled;
+    if (!is_ahead || fy_mix_kernel_number(comm, &call->ahead, &status, error)) {
+        status = begin_and_end(call, error);
     }
     comm->state.cancelled = NULL;
     fy_comm_give_back(comm);
@@ -184,14 +196,18 @@ static ferry_status run_queued(void *context, ferry_error *error)
 {
     queued_call *call = context;
     ferry_mixed_comm *comm = call->comm;
-    if (call->ahead.number != 0) {
-        fy_mix_kernel_await(comm->kernel, &call->ahead);
-    }
     ferry_status status = make_call(call, error);
     if (call->is_counted) { /* without the lock: who has it may wait for the end of this */
         atomic_fetch_sub(&comm->asked.n, 1);
     }
     return status;
+}
+
+/* Another thread may look on at a graph's call that lies before this one. */
+static void await_ahead(void *context)
+{
+    const queued_call *call = context;
+    fy_mix_kernel_await(call->comm->kernel, &call->ahead);
 }
 
 /* The handle may be gone. */
@@ -216,10 +232,16 @@ static ferry_status check_spaces(const queued_call *call, const fy_queue *queue,
     return status;
 }
 
+static bool have_graphs(const ferry_mixed_comm *comm)
+{
+    return fy_captures_exist(&comm->captures) ||
+           (comm->kernel != NULL && fy_mix_graphs_exist(fy_mix_kernel_graphs(comm->kernel)));
+}
+
 static ferry_status check_enqueue(ferry_mixed_comm *comm, const char *what, ferry_error *error)
 {
     FY_TRY(fy_comm_check_ready(comm, what, error));
-    bool is_graphs = fy_captures_exist(&comm->captures); /* whose calls come at any time */
+    bool is_graphs = have_graphs(comm); /* whose calls come at any time */
     if (!is_graphs && atomic_load(&comm->world->queue) == NULL && atomic_load(&comm->busy)) {
         return fy_fail(error, FERRY_ERR_MISUSE,
                        "%s: another thread, or a request, uses this handle now", what);
@@ -236,8 +258,48 @@ static fy_queued queued_of(const queued_call *call, const char *what)
                        .context_bytes = sizeof *call};
 }
 
+/* What a call will have that is asked for now; 0: nobody knows. Under the lock. */
+static uint64_t next_number(ferry_mixed_comm *comm)
+{
+    fy_mix_asked *asked = &comm->asked;
+    bool is_first = atomic_fetch_add(&asked->n, 1) == 0;
+    asked->is_unsure = asked->is_unsure && !is_first;
+    asked->is_unsure = asked->is_unsure || have_graphs(comm);
+    if (asked->is_unsure) { /* a graph's call may be counted just now */
+        return 0;
+    }
+    if (is_first && comm->kernel != NULL) { /* graphs that are gone have made some */
+        fy_mix_kernel_catch_up(comm);
+    }
+    asked->last = (is_first ? comm->state.call.number : asked->last) + 1;
+    return asked->last;
+}
+
+/*
+ * Whether the call can be a kernel on the stream, so that what comes behind it does not wait for
+ * the host. What is wrong with a call is found again, and said, in its turn.
+ */
+static bool foresee(queued_call *call, fy_queue *queue)
+{
+    const ferry_mixed_comm *comm = call->comm;
+    uint32_t mode = call->mode, block_lines = 0;
+    ferry_error why;
+    if (comm->kernel == NULL || !comm->state.by_kernel || atomic_load(&comm->broken) != FERRY_OK ||
+        !call->has_in || !call->has_out ||
+        fy_mix_call_check(comm, call->op, &call->in, &call->out, &why) != FERRY_OK) {
+        return false;
+    }
+    uint64_t bytes = fy_mix_call_piece(comm, call->op, &call->in) * comm->program.element_bytes;
+    if (fy_mix_call_mode(comm, call->op, bytes, &mode, &block_lines, &why) != FERRY_OK ||
+        fy_mix_library_makes(comm->library, mode)) {
+        return false;
+    }
+    fy_comm_foresee(comm, call->op, &call->in, &call->out, mode, block_lines, &call->foreseen);
+    return fy_mix_kernel_may_go_ahead(comm->kernel, &call->foreseen, fy_queue_space(queue));
+}
+
 /* In a graph. What is refused uses up no number: ranks whose graphs have the call find out. */
-static ferry_status capture(const queued_call *call, fy_queue *queue, bool is_asked_for,
+static ferry_status capture(queued_call *call, fy_queue *queue, bool is_asked_for,
                             ferry_error *error)
 {
     ferry_mixed_comm *comm = call->comm;
@@ -248,47 +310,12 @@ static ferry_status capture(const queued_call *call, fy_queue *queue, bool is_as
     }
     FY_TRY(check_enqueue(comm, "run", error));
     FY_TRY(check_spaces(call, queue, "run", error));
+    if (foresee(call, queue) && fy_mix_kernel_graphs(comm->kernel) != NULL) {
+        return fy_mix_graphs_capture(fy_mix_kernel_graphs(comm->kernel), queue, &call->foreseen,
+                                     &call->in, &call->out, error);
+    }
     fy_queued queued = queued_of(call, "run");
     return fy_transport_capture(comm->wires.transport, queue, &queued, &comm->captures, error);
-}
-
-/* What a call will have that is asked for now; 0: nobody knows. Under the lock. */
-static uint64_t next_number(ferry_mixed_comm *comm)
-{
-    fy_mix_asked *asked = &comm->asked;
-    bool is_first = atomic_fetch_add(&asked->n, 1) == 0;
-    asked->is_unsure = asked->is_unsure && !is_first;
-    asked->is_unsure = asked->is_unsure || fy_captures_exist(&comm->captures);
-    if (asked->is_unsure) { /* a graph's call may be counted just now */
-        return 0;
-    }
-    asked->last = (is_first ? comm->state.call.number : asked->last) + 1;
-    return asked->last;
-}
-
-/*
- * Whether a kernel can be put on the stream now, so that what comes behind it does not wait for the
- * host. What is wrong with a call is found again, and said, in its turn.
- */
-static bool foresee(queued_call *call, fy_queue *queue, uint64_t number)
-{
-    const ferry_mixed_comm *comm = call->comm;
-    uint32_t mode = call->mode, block_lines = 0;
-    ferry_error why;
-    if (number == 0 || comm->kernel == NULL || !comm->state.by_kernel ||
-        atomic_load(&comm->broken) != FERRY_OK || !call->has_in || !call->has_out ||
-        fy_mix_call_check(comm, call->op, &call->in, &call->out, &why) != FERRY_OK) {
-        return false;
-    }
-    uint64_t bytes = fy_mix_call_piece(comm, call->op, &call->in) * comm->program.element_bytes;
-    if (fy_mix_call_mode(comm, call->op, bytes, &mode, &block_lines, &why) != FERRY_OK ||
-        fy_mix_library_makes(comm->library, mode)) {
-        return false;
-    }
-    fy_comm_foresee(comm, call->op, &call->in, &call->out, mode, block_lines, &call->foreseen);
-    call->foreseen.number = number;
-    return fy_mix_kernel_may_go_ahead(comm->kernel, &call->foreseen, fy_queue_space(queue)) &&
-           fy_queue_may_meet(queue);
 }
 
 static ferry_status launch_ahead(void *context, fy_exec_queue *queue, fy_ticket *end_out,
@@ -307,10 +334,12 @@ static ferry_status put(queued_call *call, fy_queue *queue, const char *what, fe
 {
     ferry_transport *transport = call->comm->wires.transport;
     uint64_t number = next_number(call->comm);
-    if (call->refusal == FERRY_OK && foresee(call, queue, number)) {
+    if (call->refusal == FERRY_OK && foresee(call, queue) && fy_queue_may_meet(queue)) {
         bool has_failed = false;
+        call->foreseen.number = number;
         call->has_failed = &has_failed;
         fy_queued ahead = queued_of(call, what);
+        ahead.await = await_ahead;
         ahead.launch = launch_ahead;
         ferry_status status = fy_transport_enqueue(transport, queue, &ahead, error);
         if (!has_failed) {

@@ -297,16 +297,21 @@ ferry_status fy_mix_work_until_over(ferry_mixed_comm *comm, fy_joint_call as, fe
 {
     ferry_status status = FERRY_OK;
     uint32_t n_lanes = comm->state.call.n_driven;
-    fy_work_block(comm->world, &comm->work, as);
+    bool blocks = !comm->state.is_looked_on;
+    if (blocks) {
+        fy_work_block(comm->world, &comm->work, as);
+    }
     if (comm->team != NULL && n_lanes > 1) {
         comm->state.on_queue = fy_order_is_entered(comm->world);
         fy_team_run(comm->team, n_lanes, drive_lane, comm);
         fy_mix_driver all = {.comm = comm, .first = 0, .n = n_lanes};
         status = fy_mix_is_over(&all) ? FERRY_OK : fy_comm_state(comm, error);
     } else {
-        fy_mix_driver all = {.comm = comm, .first = 0, .n = n_lanes, .blocks = true};
+        fy_mix_driver all = {.comm = comm, .first = 0, .n = n_lanes, .blocks = blocks};
         status = drive(&all, error);
     }
-    fy_work_unblock(comm->world, &comm->work);
+    if (blocks) {
+        fy_work_unblock(comm->world, &comm->work);
+    }
     return status == FERRY_OK ? settle(comm, error) : fy_mix_drain(comm, status);
 }

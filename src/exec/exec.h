@@ -176,6 +176,12 @@ typedef struct fy_exec {
     void (*make_way)(fy_exec_queue *queue);
     /* A call of the graph's. gone is called once in any case, perhaps within this. */
     ferry_status (*capture)(fy_exec_queue *queue, const fy_graph_call *call, ferry_error *error);
+    /*
+     * The same of a program of lanes: the graph has its kernel, and nothing of the host's. Of the
+     * call only gone is called, and *over stays. (optional)
+     */
+    ferry_status (*capture_lanes)(fy_exec_queue *queue, const fy_lanes_call *lanes,
+                                  const fy_graph_call *call, ferry_error *error);
 
     /* The moment now. */
     ferry_status (*mark)(fy_exec_queue *queue, fy_ticket *ticket_out, ferry_error *error);

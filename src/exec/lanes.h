@@ -94,8 +94,15 @@ typedef struct fy_lanes_state {
     uint64_t uses[FY_LANES_MOST_EDGES]; /* of every edge, before a call */
     uint64_t n_steps, n_waits;
     uint64_t inside_written, inside_read, between, elements; /* counted since the last reset */
-    uint64_t spare[2];
+    uint64_t number;    /* of the last call, on all lanes whether they had a part in it or not */
+    uint64_t is_within; /* a call, now */
 } fy_lanes_state;
+
+/* Of all lanes, in memory of the device. */
+typedef struct fy_lanes_halt {
+    uint64_t halted; /* a lane has stopped, and the others do; or the host wants no call any more */
+    uint64_t floor;  /* calls up to this number were made without a kernel: the host says so */
+} fy_lanes_halt;
 
 /* Why a lane has stopped. */
 enum {
@@ -103,7 +110,8 @@ enum {
     FY_LANES_STOPPED, /* the host has said so, or another lane has stopped */
     FY_LANES_LATE,    /* a message has not come within the deadline */
     FY_LANES_DIFFERS, /* a message is of another call */
-    FY_LANES_OVERRUN  /* a message was written over before it was read */
+    FY_LANES_OVERRUN, /* a message was written over before it was read */
+    FY_LANES_BESIDE   /* another call was on the device, or had its number */
 };
 
 /*
@@ -113,18 +121,20 @@ enum {
  */
 typedef struct fy_lanes_report {
     uint64_t waits;
-    uint64_t why; /* it has stopped; written last */
+    uint64_t why; /* it has stopped: the first time; above it the title's `which`. Written last */
     uint64_t link, use;
-    uint64_t begun; /* the number of the call that it has begun last */
-    uint64_t call;  /* and of the one that it has stopped in */
-    uint64_t spare[2];
+    uint64_t begun; /* the last 32 bits of its call's number, and above them the title's `which` */
+    uint64_t ended; /* its number, when it is over: where `which` is not 0 */
+    uint64_t call;  /* that it has stopped in */
+    uint64_t spare;
     fy_lanes_header header; /* as it was found, if it was */
 } fy_lanes_report;
 
 /* Lines of the host's memory that both sides look at. */
 typedef struct fy_lanes_board {
-    uint64_t stop; /* the host: all lanes end */
-    uint64_t spare[7];
+    uint64_t stop;      /* the host: all lanes end */
+    uint64_t n_refused; /* calls that found the device halted */
+    uint64_t spare[6];
     uint64_t has_waits; /* some report may say what its lane waits for */
     uint64_t spare_of_waits[7];
 } fy_lanes_board;
@@ -142,15 +152,20 @@ typedef struct fy_lanes_watch {
     uint64_t states;  /* fy_lanes_state[n_lanes] */
     uint64_t reports; /* fy_lanes_report[n_lanes] */
     uint64_t board;
-    uint64_t halted;      /* a word of the device: a lane has stopped, and the others do */
+    uint64_t halt;        /* fy_lanes_halt */
     uint64_t deadline_ns; /* 0: none */
     uint64_t patience_ns;
 } fy_lanes_watch;
 
-/* What the headers of a call say, but for its count. */
+/*
+ * What the headers of a call say, but for its count. A call that the host cannot number has a name
+ * of the host's, `which`, and gets its number on the device: the next one, after that of the call
+ * before it, and after `number`.
+ */
 typedef struct fy_lanes_title {
     uint64_t number, geometry;
     uint32_t op, mode, dtype, rank;
+    uint32_t which, spare; /* 0: it has its number */
 } fy_lanes_title;
 
 /* A call: what a kernel is given. */
@@ -165,6 +180,8 @@ typedef struct fy_lanes_call {
     uint32_t element_bytes;
     uint32_t is_wide;   /* all pieces of the input and the output lie at multiples of 16 bytes */
     uint32_t has_fleet; /* some places are a fleet's */
+    uint32_t n_states;  /* lanes that there are, with a part in this call or without */
+    uint32_t spare;
 } fy_lanes_call;
 
 #ifndef __cplusplus
@@ -173,7 +190,7 @@ _Static_assert(sizeof(fy_lanes_step) == 16 && sizeof(fy_lanes_sum) == 48 &&
                    sizeof(fy_lanes_edge) == 32 && sizeof(fy_lanes_header) == FY_LANES_LINE_BYTES,
                "tables are read 16 bytes at a time");
 _Static_assert(sizeof(fy_lanes_state) == 192 && sizeof(fy_lanes_report) == 128 &&
-                   sizeof(fy_lanes_board) == 128 && sizeof(fy_lanes_call) == 328,
+                   sizeof(fy_lanes_board) == 128 && sizeof(fy_lanes_call) == 344,
                "no padding, and lines of their own");
 #endif
 

@@ -26,11 +26,20 @@ typedef struct job {
     bool is_due; /* the exec has come to it */
 } job;
 
+/* Who looks on at kernels that graphs have: there are as many as have been captured here. */
+typedef struct onlooker {
+    struct onlooker *next;
+    fy_queue_kernel who; /* what is his alone */
+    uint64_t n_heard;
+    uint32_t n_kernels, n_asking;
+} onlooker;
+
 /* Of a graph's: done anew at each launch. Of the queue's lock. */
 typedef struct captured {
     struct captured *next; /* of those that are due */
     fy_queue *queue;
-    fy_queue_fn function;
+    onlooker *onlooker;   /* of a kernel; NULL: the driver does it */
+    fy_queue_fn function; /* then */
     void (*forget)(void *context);
     void *context;
     _Atomic uint64_t *over; /* what the graph waits for */
@@ -68,7 +77,8 @@ struct fy_queue {
     bool closing, is_left; /* the handle is gone, and the driver frees what is left */
     job *first, **last;
     captured *due, **last_due;
-    uint32_t n_captured; /* that graphs have */
+    uint32_t n_captured, n_kernels; /* that graphs have; of these, those that are kernels */
+    onlooker *onlookers;
     ferry_status status; /* the first failure since it was asked for */
     ferry_error error;
 
@@ -278,13 +288,7 @@ static void do_captured(fy_queue *queue, captured *one)
     }
 }
 
-static void free_queue(fy_queue *queue)
-{
-    pthread_cond_destroy(&queue->changed);
-    pthread_mutex_destroy(&queue->lock);
-    pthread_mutex_destroy(&queue->verbs);
-    fy_free(queue);
-}
+static void free_queue(fy_queue *queue);
 
 static void *drive(void *context)
 {
@@ -392,7 +396,7 @@ ferry_status fy_queue_defer(fy_queue *queue, fy_queue_fn function, void *context
 static bool have_graphs(fy_queue *queue)
 {
     pthread_mutex_lock(&queue->lock);
-    bool have = queue->n_captured > 0;
+    bool have = queue->n_captured > queue->n_kernels; /* for the driver */
     pthread_mutex_unlock(&queue->lock);
     return have;
 }
@@ -496,6 +500,82 @@ static void launched(void *context, _Atomic uint64_t *over)
     pthread_mutex_unlock(&queue->lock);
 }
 
+/*
+ * Kernels
+ */
+
+/* Under the lock. */
+static onlooker *find_onlooker(const fy_queue *queue, const void *of)
+{
+    onlooker *one = queue->onlookers;
+    while (one != NULL && one->who.of != of) {
+        one = one->next;
+    }
+    return one;
+}
+
+/* One kernel more. Under the lock. NULL: no memory. */
+static onlooker *need_onlooker(fy_queue *queue, const fy_queue_kernel *who)
+{
+    onlooker *one = find_onlooker(queue, who->of);
+    if (one == NULL && (one = fy_alloc_zeroed(1, sizeof *one)) != NULL) {
+        *one = (onlooker){.next = queue->onlookers, .who = *who};
+        queue->onlookers = one;
+        who->hold(who->of);
+    }
+    if (one != NULL) {
+        one->n_kernels++;
+    }
+    return one;
+}
+
+/* Of whom nobody will ask any more. Under the lock. */
+static void drop_onlooker(fy_queue *queue, onlooker *one)
+{
+    onlooker **link = &queue->onlookers;
+    while (*link != one) {
+        link = &(*link)->next;
+    }
+    *link = one->next;
+    one->who.let_go(one->who.of);
+    fy_free(one);
+}
+
+static void free_queue(fy_queue *queue)
+{
+    while (queue->onlookers != NULL) {
+        drop_onlooker(queue, queue->onlookers);
+    }
+    pthread_cond_destroy(&queue->changed);
+    pthread_mutex_destroy(&queue->lock);
+    pthread_mutex_destroy(&queue->verbs);
+    fy_free(queue);
+}
+
+/* What has become of kernels is a failure of the queue's, too. */
+static void ask_onlookers(fy_queue *queue)
+{
+    pthread_mutex_lock(&queue->lock);
+    for (onlooker *one = queue->onlookers, *next; one != NULL; one = next) {
+        ferry_error why = {.message = ""};
+        uint64_t n_heard = one->n_heard;
+        one->n_asking++;
+        pthread_mutex_unlock(&queue->lock);
+        ferry_status status = one->who.ask(one->who.of, &n_heard, &why);
+        pthread_mutex_lock(&queue->lock);
+        if (n_heard > one->n_heard) {
+            one->n_heard = n_heard;
+            keep_first(queue, status, &why);
+        }
+        one->n_asking--;
+        next = one->next;
+        if (one->n_kernels == 0 && one->n_asking == 0) { /* their graphs went before this */
+            drop_onlooker(queue, one);
+        }
+    }
+    pthread_mutex_unlock(&queue->lock);
+}
+
 /* On some thread. A graph that is lost with its device may go before its call has ended. */
 static bool gone(void *context)
 {
@@ -503,6 +583,10 @@ static bool gone(void *context)
     fy_queue *queue = one->queue;
     pthread_mutex_lock(&queue->lock);
     bool is_due = one->is_due;
+    if (one->onlooker != NULL) {
+        queue->n_kernels--;
+        one->onlooker->n_kernels--; /* what became of it is still to be asked */
+    }
     one->is_gone = true;
     queue->n_captured -= !is_due;
     pthread_cond_signal(&queue->changed); /* which may free the queue, once this has unlocked */
@@ -532,6 +616,43 @@ ferry_status fy_queue_capture(fy_queue *queue, fy_queue_fn function, void (*forg
         (void)gone(one);
     }
     FY_THEN(status, queue->exec->capture(queue->own, &call, error));
+    pthread_mutex_unlock(&queue->verbs);
+    return status;
+}
+
+/* Counted, and with its onlooker. */
+static ferry_status add_kernel(fy_queue *queue, captured *one, const fy_queue_kernel *kernel,
+                               ferry_error *error)
+{
+    pthread_mutex_lock(&queue->lock);
+    one->onlooker = need_onlooker(queue, kernel);
+    queue->n_captured += one->onlooker != NULL;
+    queue->n_kernels += one->onlooker != NULL;
+    pthread_mutex_unlock(&queue->lock);
+    return fy_check_memory(one->onlooker != NULL, "a call in a graph", error);
+}
+
+ferry_status fy_queue_capture_kernel(fy_queue *queue, const fy_queue_kernel *kernel,
+                                     ferry_error *error)
+{
+    captured *one = fy_alloc_zeroed(1, sizeof *one);
+    ferry_status status = fy_check_memory(one != NULL, "a call in a graph", error);
+    if (status == FERRY_OK) {
+        *one = (captured){.queue = queue, .forget = kernel->forget, .context = kernel->context};
+        status = add_kernel(queue, one, kernel, error);
+    }
+    if (status != FERRY_OK) {
+        kernel->forget(kernel->context);
+        fy_free(one);
+        return status;
+    }
+    const fy_graph_call call = {.gone = gone, .context = one};
+    pthread_mutex_lock(&queue->verbs);
+    status = need_driver(queue, error); /* which stays with the queue for as long as the graph */
+    if (status != FERRY_OK) {
+        (void)gone(one);
+    }
+    FY_THEN(status, queue->exec->capture_lanes(queue->own, kernel->call, &call, error));
     pthread_mutex_unlock(&queue->verbs);
     return status;
 }
@@ -801,6 +922,7 @@ ferry_status ferry_queue_synchronize(ferry_queue *handle, ferry_error *error)
                                        error);
     if (status == FERRY_OK) {
         status = finish(queue, error);
+        ask_onlookers(queue);
         pthread_mutex_lock(&queue->lock);
         if (queue->status != FERRY_OK) {
             status = fy_forward(error, queue->status, &queue->error);

@@ -79,6 +79,24 @@ ferry_status fy_queue_is_captured(fy_queue *queue, bool *is_captured_out, ferry_
  */
 ferry_status fy_queue_capture(fy_queue *queue, fy_queue_fn function, void (*forget)(void *context),
                               void *context, ferry_error *error);
+/*
+ * A kernel that a graph has, with nothing of the host's around it: somebody looks on at it, whom
+ * ferry_queue_synchronize asks what has become of such calls, `of` being all that he looks on at.
+ * He returns the first failure that the asker has not heard of, and counts what he has. `forget` as
+ * with fy_queue_capture.
+ */
+typedef struct fy_queue_kernel {
+    const fy_lanes_call *call;
+    void (*forget)(void *context);
+    void *context;
+    void *of;
+    ferry_status (*ask)(void *of, uint64_t *n_heard, ferry_error *error);
+    void (*hold)(void *of);
+    void (*let_go)(void *of);
+} fy_queue_kernel;
+ferry_status fy_queue_capture_kernel(fy_queue *queue, const fy_queue_kernel *kernel,
+                                     ferry_error *error);
+
 /* Within such a function, before it puts anything on a queue: the graph's stream waits just now. */
 void fy_queue_make_way(fy_queue *queue);
 

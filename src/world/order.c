@@ -5,11 +5,14 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of all worlds' queue
 static pthread_cond_t given_back = PTHREAD_COND_INITIALIZER;
 static _Thread_local const ferry_world *entered;
 
+/* In place of a queue, where all who have the world only look on. */
+static const char nobody;
+
 static bool take(ferry_world *world, const void *queue)
 {
     pthread_mutex_lock(&lock);
     const void *holder = atomic_load(&world->queue);
-    bool is_free = holder == NULL || holder == queue;
+    bool is_free = holder == NULL || holder == queue || holder == &nobody;
     if (is_free) {
         atomic_store(&world->queue, queue);
         world->n_queued++;
@@ -18,14 +21,21 @@ static bool take(ferry_world *world, const void *queue)
     return is_free;
 }
 
-/* Whether it was given back just now, or is soon, as the device has done all that the queue has. */
+/*
+ * Whether it was given back just now, or is soon, as the device has done all that the queue has.
+ * Who has joined stays until he has parted; of several that look on at different things nobody
+ * knows.
+ */
 static bool is_over(const ferry_world *world)
 {
     pthread_mutex_lock(&lock);
     bool is_free = world->n_queued == 0, is_watched = world->n_watched == world->n_queued;
+    bool is_joined = world->n_joined == 1 && world->last_joined.is_over(&world->last_joined);
+    bool may_be = world->n_joined == 0 || is_joined;
+    bool is_alone = world->n_joined == world->n_queued;
     fy_order_end end = world->last_watched;
     pthread_mutex_unlock(&lock);
-    return is_free || (is_watched && end.is_over(&end));
+    return is_free || (is_watched && may_be && (is_alone || end.is_over(&end)));
 }
 
 ferry_status fy_order_take(ferry_world *world, const void *queue, const char *what,
@@ -43,12 +53,16 @@ ferry_status fy_order_take(ferry_world *world, const void *queue, const char *wh
                               what);
 }
 
-static void give_back(ferry_world *world, bool is_watched)
+typedef enum how { DONE = 0, WATCHED, JOINED } how;
+
+static void give_back(ferry_world *world, how way)
 {
     pthread_mutex_lock(&lock);
-    world->n_watched -= is_watched;
-    if (--world->n_queued == 0) {
-        atomic_store(&world->queue, NULL);
+    world->n_watched -= way != DONE;
+    world->n_joined -= way == JOINED;
+    world->n_queued--;
+    if (world->n_queued == world->n_joined) {
+        atomic_store(&world->queue, world->n_queued == 0 ? NULL : &nobody);
         pthread_cond_broadcast(&given_back);
     }
     pthread_mutex_unlock(&lock);
@@ -56,7 +70,7 @@ static void give_back(ferry_world *world, bool is_watched)
 
 void fy_order_give_back(ferry_world *world)
 {
-    give_back(world, false);
+    give_back(world, DONE);
 }
 
 void fy_order_watch(ferry_world *world, const fy_order_end *end)
@@ -67,9 +81,27 @@ void fy_order_watch(ferry_world *world, const fy_order_end *end)
     pthread_mutex_unlock(&lock);
 }
 
+void fy_order_join(ferry_world *world, const fy_order_end *end)
+{
+    pthread_mutex_lock(&lock);
+    world->n_queued++;
+    world->n_watched++;
+    world->n_joined++;
+    world->last_joined = *end;
+    if (atomic_load(&world->queue) == NULL) {
+        atomic_store(&world->queue, &nobody);
+    }
+    pthread_mutex_unlock(&lock);
+}
+
+void fy_order_part(ferry_world *world)
+{
+    give_back(world, JOINED);
+}
+
 void fy_order_end_watch(ferry_world *world)
 {
-    give_back(world, true);
+    give_back(world, WATCHED);
 }
 
 void fy_order_enter(const ferry_world *world)
@@ -99,18 +131,56 @@ void fy_order_await(ferry_world *world)
     pthread_mutex_unlock(&lock);
 }
 
+void fy_order_add_onlooker(ferry_world *world, fy_order_onlooker *one)
+{
+    pthread_mutex_lock(&lock);
+    one->next = atomic_load(&world->onlookers);
+    atomic_store(&world->onlookers, one);
+    pthread_mutex_unlock(&lock);
+}
+
+void fy_order_remove_onlooker(ferry_world *world, fy_order_onlooker *one)
+{
+    pthread_mutex_lock(&lock);
+    fy_order_onlooker *before = atomic_load(&world->onlookers);
+    if (before == one) {
+        atomic_store(&world->onlookers, one->next);
+    } else {
+        while (before->next != one) {
+            before = before->next;
+        }
+        before->next = one->next;
+    }
+    pthread_mutex_unlock(&lock);
+}
+
+static bool is_seen(ferry_world *world)
+{
+    bool is_any = false;
+    pthread_mutex_lock(&lock);
+    for (const fy_order_onlooker *one = atomic_load(&world->onlookers); one != NULL && !is_any;
+         one = one->next) {
+        is_any = one->sees(one->of);
+    }
+    pthread_mutex_unlock(&lock);
+    return is_any;
+}
+
 ferry_status fy_order_refuse(ferry_world *world, const char *what, ferry_error *error)
 {
     if (entered == world) {
         return FERRY_OK;
     }
-    if (is_over(world)) {
-        fy_order_await(world);
-        return FERRY_OK;
+    if (atomic_load(&world->queue) != NULL && !is_over(world)) {
+        return fy_fail(error, FERRY_ERR_MISUSE,
+                       "%s: work of this world is under way on a queue: name that queue, or "
+                       "synchronize it first",
+                       what);
     }
-    return fy_fail(
-        error, FERRY_ERR_MISUSE,
-        "%s: work of this world is under way on a queue: name that queue, or synchronize "
-        "it first",
-        what);
+    fy_order_await(world);
+    return !is_seen(world) ? FERRY_OK
+                           : fy_fail(error, FERRY_ERR_MISUSE,
+                                     "%s: work of this world is under way in a graph: synchronize "
+                                     "the stream that it was launched on first",
+                                     what);
 }

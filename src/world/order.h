@@ -23,7 +23,27 @@ void fy_order_watch(ferry_world *world, const fy_order_end *end);
 /* As give_back, of such work. */
 void fy_order_end_watch(ferry_world *world);
 
-/* The thread that does the work, around it. */
+/*
+ * One who looks on at what no queue has been given: he is nobody's rival, and takes part in
+ * whatever queue's the world is, or keeps it from calls in host order until he gives it back, as
+ * what is watched. `end` is of what he looks on at.
+ */
+void fy_order_join(ferry_world *world, const fy_order_end *end);
+void fy_order_part(ferry_world *world);
+
+/*
+ * Who may see work of the world that no queue has: calls in host order are refused while he does.
+ * He stays until he is removed.
+ */
+typedef struct fy_order_onlooker {
+    struct fy_order_onlooker *next;
+    bool (*sees)(const void *of);
+    const void *of;
+} fy_order_onlooker;
+void fy_order_add_onlooker(ferry_world *world, fy_order_onlooker *one);
+void fy_order_remove_onlooker(ferry_world *world, fy_order_onlooker *one);
+
+/* The thread that does the work, around it, and those that help it. */
 void fy_order_enter(const ferry_world *world);
 void fy_order_leave(void);
 bool fy_order_is_entered(const ferry_world *world);
@@ -41,7 +61,8 @@ ferry_status fy_order_refuse(ferry_world *world, const char *what, ferry_error *
 static inline ferry_status fy_world_check_order(ferry_world *world, const char *what,
                                                 ferry_error *error)
 {
-    return atomic_load_explicit(&world->queue, memory_order_acquire) == NULL
+    return atomic_load_explicit(&world->queue, memory_order_acquire) == NULL &&
+                   atomic_load_explicit(&world->onlookers, memory_order_relaxed) == NULL
                ? FERRY_OK
                : fy_order_refuse(world, what, error);
 }

@@ -182,8 +182,9 @@ struct ferry_world {
     /* The queue that has work of this world under way, and how much: see order.h. */
     const void *_Atomic queue;
     uint32_t n_queued;
-    uint32_t n_watched; /* of these */
-    fy_order_end last_watched;
+    uint32_t n_watched, n_joined; /* of these; all that were joined are watched */
+    fy_order_end last_watched, last_joined;
+    struct fy_order_onlooker *_Atomic onlookers;
 };
 
 void fy_world_retain(ferry_world *world);

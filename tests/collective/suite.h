@@ -124,8 +124,22 @@ void case_autotune(rank_context *me);
 void case_life(rank_context *me);
 void case_shared_transport(rank_context *me);
 
-/* cases_stream.c */
+/* cases_graph.c */
 void case_captured(rank_context *me);
+void case_graph(rank_context *me);
+void case_graph_late(rank_context *me);
+void case_graph_ends(rank_context *me);
+void case_graph_differs(rank_context *me);
+void case_graph_idle(rank_context *me);
+void case_graph_beside(rank_context *me);
+void case_graph_killed(rank_context *me);
+void case_graph_silent(rank_context *me);
+void case_graph_order(rank_context *me);
+void case_graph_fork(rank_context *me);
+void case_graph_request(rank_context *me);
+void case_graph_lost(rank_context *me);
+
+/* cases_stream.c */
 void case_ahead(rank_context *me);
 void case_ahead_differs(rank_context *me);
 void case_ahead_streams(rank_context *me);

@@ -99,7 +99,7 @@ class MixedCommTiming(NamedTuple):
     inside_bytes_written="Bytes written to memory of this node's ranks.",
     inside_bytes_read="Bytes read from memory of this node's ranks.",
     between_bytes="Bytes sent to other nodes.",
-    ahead="Calls that kernels made on their stream, ahead of the host.",
+    ahead="Calls that kernels made on their stream, ahead of the host, or in graphs.",
 )
 class MixedCommCounts(NamedTuple):
     """Counts of what this rank has done since the handler was made, or since ``reset_counts``."""

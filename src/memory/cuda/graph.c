@@ -186,22 +186,44 @@ static ferry_status check_driver(ferry_error *error)
                              "the capture, and make the calls without one");
 }
 
-ferry_status fy_cuda_capture(fy_exec_queue *queue, const fy_graph_call *call, ferry_error *error)
+/* With what a graph has of the call; entered if this returns FERRY_OK, and else it is gone. */
+static ferry_status begin(fy_exec_queue *queue, const fy_graph_call *call, captured **one_out,
+                          ferry_error *error)
 {
     const fy_cuda_device *device;
-    captured *one = NULL;
     ferry_status status = check_driver(error);
     FY_THEN(status, fy_cuda_enter(queue->device->number, &device, error));
     if (status != FERRY_OK) {
         (void)call->gone(call->context);
         return status;
     }
-    status = take(call, &one, error);
+    status = take(call, one_out, error);
     if (status != FERRY_OK) {
         (void)call->gone(call->context);
     }
-    FY_THEN(status, give_to_graph(queue, one, error));
-    FY_THEN(status, put(queue, one, error));
+    FY_THEN(status, give_to_graph(queue, *one_out, error));
+    if (status != FERRY_OK) {
+        fy_cuda_leave();
+    }
+    return status;
+}
+
+ferry_status fy_cuda_capture(fy_exec_queue *queue, const fy_graph_call *call, ferry_error *error)
+{
+    captured *one = NULL;
+    FY_TRY(begin(queue, call, &one, error));
+    ferry_status status = put(queue, one, error);
+    fy_cuda_leave();
+    return status;
+}
+
+ferry_status fy_cuda_capture_lanes(fy_exec_queue *queue, const fy_lanes_call *lanes,
+                                   const fy_graph_call *call, ferry_error *error)
+{
+    captured *one = NULL;
+    FY_TRY(begin(queue, call, &one, error));
+    ferry_status status = fy_cuda_check_lanes(queue, lanes, error);
+    FY_THEN(status, fy_cuda_launch_lanes(queue, lanes, error));
     fy_cuda_leave();
     return status;
 }

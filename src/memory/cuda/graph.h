@@ -20,6 +20,8 @@ ferry_status fy_cuda_ask_capture(const fy_exec_queue *queue, bool *is_captured_o
 /* See exec/exec.h. */
 ferry_status fy_cuda_is_captured(fy_exec_queue *queue, bool *is_captured_out, ferry_error *error);
 ferry_status fy_cuda_capture(fy_exec_queue *queue, const fy_graph_call *call, ferry_error *error);
+ferry_status fy_cuda_capture_lanes(fy_exec_queue *queue, const fy_lanes_call *lanes,
+                                   const fy_graph_call *call, ferry_error *error);
 
 /* Whether a graph has a call, and may begin to wait for it at any time. */
 bool fy_cuda_graphs_exist(void);

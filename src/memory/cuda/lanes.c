@@ -2,6 +2,7 @@
 /* Programs of lanes: one kernel for a call, with a block of threads for each lane. */
 #include "exec/exec.h"
 
+#include "base/alloc.h"
 #include "memory/cuda/late.h"
 #include "memory/cuda/memory.h"
 #include "memory/cuda/queue.h"
@@ -15,9 +16,9 @@ typedef struct late_call {
     fy_lanes_call call;
 } late_call;
 
-/* Tensors are memory of the device's own, of its primary context, and not freed. Entered. */
-static ferry_status check_tensors(const fy_exec_queue *queue, const fy_lanes_call *call,
-                                  ferry_error *error)
+/* Tensors are memory of the device's own, of its primary context, and not freed. */
+ferry_status fy_cuda_check_lanes(const fy_exec_queue *queue, const fy_lanes_call *call,
+                                 ferry_error *error)
 {
     const uint64_t tensors[] = {call->in, call->out};
     for (size_t i = 0; i < 2; i++) {
@@ -31,17 +32,22 @@ static ferry_status check_tensors(const fy_exec_queue *queue, const fy_lanes_cal
     return FERRY_OK;
 }
 
+ferry_status fy_cuda_launch_lanes(const fy_exec_queue *queue, const fy_lanes_call *call,
+                                  ferry_error *error)
+{
+    return fy_cuda_launch(queue->device, queue->stream, FY_NUMBER_OF_fy_cuda_lanes, call,
+                          (uint64_t)call->n_lanes * FY_CUDA_THREADS, 1, error);
+}
+
 /*
  * A mark says when the meeting is over, and no host function: what comes behind the kernel would
  * wait for that.
  */
 static ferry_status launch(fy_exec_queue *queue, const late_call *one, ferry_error *error)
 {
-    FY_TRY(check_tensors(queue, &one->call, error));
-    uint64_t n_threads = (uint64_t)one->call.n_lanes * FY_CUDA_THREADS;
+    FY_TRY(fy_cuda_check_lanes(queue, &one->call, error));
     uint64_t last = fy_cuda_meets_until(queue, one->number);
-    ferry_status status = fy_cuda_launch(queue->device, queue->stream, FY_NUMBER_OF_fy_cuda_lanes,
-                                         &one->call, n_threads, 1, error);
+    ferry_status status = fy_cuda_launch_lanes(queue, &one->call, error);
     if (status == FERRY_OK) {
         queue->n_issued++;
         status = fy_cuda_put_mark(queue, one->number, error);
@@ -94,19 +100,56 @@ ferry_status fy_cuda_most_lanes(int32_t number, uint32_t *n_out, uint64_t *ident
  * kernel of another rank may wait for the one that gives it back.
  */
 typedef struct page {
-    struct page *next;
+    struct page *next; /* of all that there are */
+    void *bytes;
+    bool is_taken;
 } page;
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of what follows */
 static page *pages;
 
-static ferry_status make_page(void **page_out, ferry_error *error)
+/* Under the lock. */
+static ferry_status make_page(page **page_out, ferry_error *error)
 {
     const fy_cuda_device *device;
-    FY_TRY(fy_cuda_enter(fy_cuda_any_used(), &device, error));
-    ferry_status status = fy_cuda_pinned_alloc(FY_LANES_PAGE_BYTES, page_out, error);
-    fy_cuda_leave();
-    return status;
+    page *fresh = fy_alloc_zeroed(1, sizeof *fresh);
+    FY_TRY(fy_check_memory(fresh != NULL, "a page of reports", error));
+    ferry_status status = fy_cuda_enter(fy_cuda_any_used(), &device, error);
+    if (status == FERRY_OK) {
+        status = fy_cuda_pinned_alloc(FY_LANES_PAGE_BYTES, &fresh->bytes, error);
+        fy_cuda_leave();
+    }
+    if (status != FERRY_OK) {
+        fy_free(fresh);
+        return status;
+    }
+    fresh->next = pages;
+    *page_out = pages = fresh;
+    return FERRY_OK;
+}
+
+static bool runs(const page *one)
+{
+    const fy_lanes_report *reports =
+        (const fy_lanes_report *)((const char *)one->bytes + sizeof(fy_lanes_board));
+    bool is_any = false;
+    for (uint32_t i = 0; i < FY_LANES_MOST_LANES && !is_any; i++) {
+        uint64_t begun = __atomic_load_n(&reports[i].begun, __ATOMIC_ACQUIRE);
+        is_any = begun >> 32 != 0 &&
+                 (uint32_t)begun != (uint32_t)__atomic_load_n(&reports[i].ended, __ATOMIC_ACQUIRE);
+    }
+    return is_any;
+}
+
+bool fy_cuda_lanes_run(void)
+{
+    bool run = false;
+    pthread_mutex_lock(&lock);
+    for (const page *one = pages; one != NULL && !run; one = one->next) {
+        run = one->is_taken && runs(one);
+    }
+    pthread_mutex_unlock(&lock);
+    return run;
 }
 
 ferry_status fy_cuda_lanes_take(fy_exec_queue *queue, void **page_out, ferry_error *error)
@@ -114,17 +157,25 @@ ferry_status fy_cuda_lanes_take(fy_exec_queue *queue, void **page_out, ferry_err
     FY_TRY(fy_cuda_queue_meets(queue, error));
     pthread_mutex_lock(&lock);
     page *one = pages;
-    pages = one != NULL ? one->next : NULL;
+    while (one != NULL && one->is_taken) {
+        one = one->next;
+    }
+    ferry_status status = one != NULL ? FERRY_OK : make_page(&one, error);
+    if (status == FERRY_OK) {
+        one->is_taken = true;
+        *page_out = one->bytes;
+    }
     pthread_mutex_unlock(&lock);
-    *page_out = one;
-    return one != NULL ? FERRY_OK : make_page(page_out, error);
+    return status;
 }
 
 void fy_cuda_lanes_give(void *given)
 {
-    page *one = given;
     pthread_mutex_lock(&lock);
-    one->next = pages;
-    pages = one;
+    page *one = pages;
+    while (one->bytes != given) {
+        one = one->next;
+    }
+    one->is_taken = false;
     pthread_mutex_unlock(&lock);
 }

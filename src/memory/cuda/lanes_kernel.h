@@ -9,6 +9,7 @@
 FY_SHARED uint64_t lanes_operands[FY_LANES_MOST_OPERANDS];
 FY_SHARED uint32_t lanes_why;    /* FY_LANES_GOES, or why this lane has stopped */
 FY_SHARED uint32_t lanes_missed; /* and at which link; of the thread that came first */
+FY_SHARED uint64_t lanes_call;   /* the number of the call */
 
 /* Where a lane is in its range. */
 typedef struct lanes_turn {
@@ -16,7 +17,8 @@ typedef struct lanes_turn {
     uint64_t begin;   /* of the block, in a chunk */
     uint32_t n, lane; /* elements of the block */
     uint32_t line;    /* elements of one */
-    uint64_t its_state;
+    uint64_t its_state, its_report;
+    uint64_t call; /* its number */
 } lanes_turn;
 
 typedef struct lanes_span {
@@ -496,9 +498,10 @@ FY_DEVICE uint64_t lanes_number(const fy_lanes_call *a, const lanes_turn *t, con
 
 #define LANES_FIELD(at, field) ((at) + __builtin_offsetof(fy_lanes_header, field))
 
-FY_DEVICE void lanes_announce(const fy_lanes_call *a, uint64_t at, uint64_t number)
+FY_DEVICE void lanes_announce(const fy_lanes_call *a, const lanes_turn *t, uint64_t at,
+                              uint64_t number)
 {
-    store_word(LANES_FIELD(at, call), a->title.number);
+    store_word(LANES_FIELD(at, call), t->call);
     store_word(LANES_FIELD(at, count), a->n_elements);
     store_word(LANES_FIELD(at, op), joined(a->title.op, a->title.mode));
     store_word(LANES_FIELD(at, dtype), joined(a->title.dtype, a->title.rank));
@@ -506,9 +509,9 @@ FY_DEVICE void lanes_announce(const fy_lanes_call *a, uint64_t at, uint64_t numb
     fy_release(at, number + 1);
 }
 
-FY_DEVICE bool lanes_agrees(const fy_lanes_call *a, uint64_t at)
+FY_DEVICE bool lanes_agrees(const fy_lanes_call *a, const lanes_turn *t, uint64_t at)
 {
-    return load_word(LANES_FIELD(at, call)) == a->title.number &&
+    return load_word(LANES_FIELD(at, call)) == t->call &&
            load_word(LANES_FIELD(at, count)) == a->n_elements &&
            load_word(LANES_FIELD(at, op)) == joined(a->title.op, a->title.mode) &&
            fy_load4(LANES_FIELD(at, dtype)) == a->title.dtype &&
@@ -522,7 +525,7 @@ enum { LANES_LOOKS = 32 };
 FY_DEVICE uint32_t lanes_await(const fy_lanes_call *a, const lanes_turn *t, uint64_t at,
                                uint64_t number, uint64_t told)
 {
-    uint64_t begun = 0, report = a->watch.reports + t->lane * sizeof(fy_lanes_report);
+    uint64_t begun = 0, report = t->its_report;
     bool has_told = false;
     uint32_t why = FY_LANES_GOES;
     for (uint32_t n_looks = 1; fy_acquire(at) < number + 1 && why == FY_LANES_GOES; n_looks++) {
@@ -540,7 +543,7 @@ FY_DEVICE uint32_t lanes_await(const fy_lanes_call *a, const lanes_turn *t, uint
             fy_release(a->watch.board + __builtin_offsetof(fy_lanes_board, has_waits), 1);
             has_told = true;
         }
-        if (fy_acquire(a->watch.board) != 0 || fy_acquire(a->watch.halted) != 0) {
+        if (fy_acquire(a->watch.board) != 0 || fy_acquire(a->watch.halt) != 0) {
             why = FY_LANES_STOPPED;
         } else if (a->watch.deadline_ns != 0 && now - begun > a->watch.deadline_ns) {
             why = FY_LANES_LATE;
@@ -559,7 +562,7 @@ FY_DEVICE void lanes_look(const fy_lanes_call *a, const lanes_turn *t, uint32_t 
     uint64_t use = lanes_number(a, t, &l), at = lanes_header_at(a, t, &l, use);
     uint64_t n_waits = load_word(t->its_state + __builtin_offsetof(fy_lanes_state, n_waits));
     uint32_t why = lanes_await(a, t, at, use, joined(number + 1, (uint32_t)n_waits));
-    if (why == FY_LANES_GOES && !lanes_agrees(a, at)) {
+    if (why == FY_LANES_GOES && !lanes_agrees(a, t, at)) {
         why = FY_LANES_DIFFERS;
     } else if (why == FY_LANES_GOES && fy_acquire(at) != use + 1) {
         why = FY_LANES_OVERRUN;
@@ -579,20 +582,37 @@ FY_DEVICE void lanes_report_header(uint64_t report, uint64_t at)
     }
 }
 
+#define LANES_REPORT(t, field) ((t)->its_report + __builtin_offsetof(fy_lanes_report, field))
+
+/* Whether nothing is said of an earlier stop: what comes behind it knows less. */
+FY_DEVICE bool lanes_may_say(const lanes_turn *t)
+{
+    return fy_acquire(LANES_REPORT(t, why)) == 0;
+}
+
+/* The last word of what a lane says: it has stopped, and so do the others. */
+FY_DEVICE void lanes_halt(const fy_lanes_call *a, const lanes_turn *t)
+{
+    if (lanes_may_say(t)) {
+        store_word(LANES_REPORT(t, call), t->call);
+        fy_release(LANES_REPORT(t, why), joined(lanes_why, a->title.which));
+    }
+    fy_release(a->watch.halt, 1);
+}
+
 /* What the host says of it: by one thread, whichever link it was. */
 FY_DEVICE void lanes_report(const fy_lanes_call *a, const lanes_turn *t)
 {
-    uint64_t report = a->watch.reports + t->lane * sizeof(fy_lanes_report);
     fy_lanes_link l = load_lanes_link(a->tables.links, lanes_missed);
     uint64_t use = lanes_number(a, t, &l);
-    if (lanes_why == FY_LANES_DIFFERS || lanes_why == FY_LANES_OVERRUN) {
-        lanes_report_header(report, lanes_header_at(a, t, &l, use));
+    if (lanes_may_say(t)) {
+        if (lanes_why == FY_LANES_DIFFERS || lanes_why == FY_LANES_OVERRUN) {
+            lanes_report_header(t->its_report, lanes_header_at(a, t, &l, use));
+        }
+        store_word(LANES_REPORT(t, link), lanes_missed);
+        store_word(LANES_REPORT(t, use), use);
     }
-    store_word(report + __builtin_offsetof(fy_lanes_report, link), lanes_missed);
-    store_word(report + __builtin_offsetof(fy_lanes_report, use), use);
-    store_word(report + __builtin_offsetof(fy_lanes_report, call), a->title.number);
-    fy_release(report + __builtin_offsetof(fy_lanes_report, why), lanes_why);
-    fy_release(a->watch.halted, 1);
+    lanes_halt(a, t);
 }
 
 FY_DEVICE void lanes_wait(const fy_lanes_call *a, const lanes_turn *t, const fy_lanes_step *step)
@@ -618,7 +638,7 @@ FY_DEVICE void lanes_signal(const fy_lanes_call *a, const lanes_turn *t, const f
     for (uint32_t i = FY_THREAD; i < step->n; i += FY_THREADS) {
         fy_lanes_link l = load_lanes_link(a->tables.links, step->first + i);
         uint64_t number = lanes_number(a, t, &l);
-        lanes_announce(a, lanes_header_at(a, t, &l, number), number);
+        lanes_announce(a, t, lanes_header_at(a, t, &l, number), number);
     }
 }
 
@@ -696,12 +716,98 @@ FY_DEVICE void lanes_end(const fy_lanes_call *a, const lanes_turn *t, uint64_t n
     }
 }
 
-/* The host hears that this block runs. */
-FY_DEVICE void lanes_begin(const fy_lanes_call *a, const lanes_turn *t)
+#define LANES_STATE(t, field) ((t)->its_state + __builtin_offsetof(fy_lanes_state, field))
+
+/* What the host could not number is the next one, whoever made the one before it. */
+FY_DEVICE uint64_t lanes_number_of(const fy_lanes_call *a, uint64_t before, uint64_t floor)
 {
-    uint64_t report = a->watch.reports + t->lane * sizeof(fy_lanes_report);
-    fy_release(report + __builtin_offsetof(fy_lanes_report, begun), a->title.number);
-    lanes_why = fy_acquire(a->watch.halted) != 0 ? FY_LANES_STOPPED : FY_LANES_GOES;
+    if (a->title.which == 0) {
+        return a->title.number;
+    }
+    floor = floor < a->title.number ? a->title.number : floor;
+    return (floor < before ? before : floor) + 1;
+}
+
+/* Nothing begins any more. */
+FY_DEVICE void lanes_refuse(const fy_lanes_call *a, const lanes_turn *t)
+{
+    lanes_why = FY_LANES_STOPPED;
+    if (t->lane == 0) {
+        uint64_t at = a->watch.board + __builtin_offsetof(fy_lanes_board, n_refused);
+        fy_release(at, fy_acquire(at) + 1);
+    }
+}
+
+/*
+ * The host hears that this block runs, before it looks whether it may: so who has halted the device
+ * sees all that still go on. But where the device is halted already reports stay what they were. A
+ * call that finds another one's state is in nobody's order.
+ */
+FY_DEVICE void lanes_begin(const fy_lanes_call *a, lanes_turn *t)
+{
+    uint64_t within = fy_exchange(LANES_STATE(t, is_within), 1);
+    uint64_t before = load_word(LANES_STATE(t, number));
+    fy_v16 halt = fy_load16(a->watch.halt);
+    if (halt.x != 0) {
+        t->call = lanes_call = 0;
+        lanes_refuse(a, t);
+        return;
+    }
+    t->call = lanes_call = lanes_number_of(a, before, joined(halt.z, halt.w));
+    bool is_beside = within != 0 || (t->call != 0 && t->call <= before);
+    fy_release(LANES_REPORT(t, begun), joined((uint32_t)t->call, a->title.which));
+    if (fy_acquire(a->watch.halt) != 0) {
+        lanes_refuse(a, t);
+    } else if (is_beside) {
+        lanes_why = FY_LANES_BESIDE;
+        lanes_halt(a, t);
+    } else {
+        lanes_why = FY_LANES_GOES;
+    }
+}
+
+/* The host hears of what it has not numbered that it is over: nobody else may tell it. */
+FY_DEVICE void lanes_leave(const fy_lanes_call *a, const lanes_turn *t)
+{
+    fy_barrier(); /* behind the word that it is over its tables may go */
+    bool is_good = lanes_why == FY_LANES_GOES;
+    uint32_t n_alone = is_good && t->lane == 0 ? a->n_states - a->n_lanes : 0;
+    for (uint32_t i = FY_THREAD; i < n_alone; i += FY_THREADS) { /* lanes without a part in it */
+        store_word(LANES_STATE(t, number) + (a->n_lanes + i) * sizeof(fy_lanes_state), t->call);
+    }
+    if (FY_THREAD != 0) {
+        return;
+    }
+    if (is_good) {
+        store_word(LANES_STATE(t, number), t->call);
+    }
+    if (lanes_why != FY_LANES_BESIDE) {
+        store_word(LANES_STATE(t, is_within), 0);
+    }
+    if (a->title.which != 0 && t->call != 0) { /* 0: nobody heard of its begin */
+        fy_release(LANES_REPORT(t, ended), t->call);
+    }
+}
+
+/* In step with this lane of other ranks. */
+FY_DEVICE void lanes_go(const fy_lanes_call *a, lanes_turn *t, uint64_t n_steps)
+{
+    uint32_t n_stages = a->tables.n_stages;
+    if (a->tables.is_pipelined != 0) {
+        for (uint64_t turn = 0; turn < n_steps + n_stages - 1; turn++) {
+            for (uint32_t s = 0; s < n_stages && s <= turn; s++) {
+                if (turn - s < n_steps) {
+                    lanes_stage(a, t, s, turn - s);
+                }
+            }
+        }
+        return;
+    }
+    for (uint64_t step = 0; step < n_steps; step++) {
+        for (uint32_t s = 0; s < n_stages; s++) {
+            lanes_stage(a, t, s, step);
+        }
+    }
 }
 
 FY_MEETING_KERNEL(fy_cuda_lanes, fy_lanes_call)
@@ -710,31 +816,21 @@ FY_MEETING_KERNEL(fy_cuda_lanes, fy_lanes_call)
     t.lane = FY_BLOCK;
     t.line = FY_LANES_LINE_BYTES / a.element_bytes;
     t.its_state = a.watch.states + t.lane * sizeof(fy_lanes_state);
+    t.its_report = a.watch.reports + t.lane * sizeof(fy_lanes_report);
     uint64_t rest = a.n_elements - t.lane * a.lane_elements;
     rest = rest < a.lane_elements ? rest : a.lane_elements;
     uint64_t n_steps = (rest + a.block_elements - 1) / a.block_elements;
-    uint32_t n_stages = a.tables.n_stages;
     if (FY_THREAD == 0) {
         lanes_begin(&a, &t);
     }
     fy_barrier();
-    if (a.tables.is_pipelined != 0) {
-        for (uint64_t turn = 0; turn < n_steps + n_stages - 1; turn++) {
-            for (uint32_t s = 0; s < n_stages && s <= turn; s++) {
-                if (turn - s < n_steps) {
-                    lanes_stage(&a, &t, s, turn - s);
-                }
-            }
-        }
-    } else {
-        for (uint64_t step = 0; step < n_steps; step++) {
-            for (uint32_t s = 0; s < n_stages; s++) {
-                lanes_stage(&a, &t, s, step);
-            }
-        }
+    t.call = lanes_call;
+    if (lanes_why == FY_LANES_GOES) { /* else what tables lie in may be gone */
+        lanes_go(&a, &t, n_steps);
     }
     fy_barrier();
     if (lanes_why == FY_LANES_GOES) {
         lanes_end(&a, &t, n_steps);
     }
+    lanes_leave(&a, &t);
 }

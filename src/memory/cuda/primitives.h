@@ -63,6 +63,14 @@ FY_DEVICE bool fy_claim(uint32_t *word, uint32_t value)
     return atomicCAS(word, 0u, value) == 0;
 }
 
+/* A word of the device: what was there before. */
+FY_DEVICE uint64_t fy_exchange(uint64_t at, uint64_t v)
+{
+    uint64_t before;
+    asm volatile("atom.global.exch.b64 %0,[%1],%2;" : "=l"(before) : "l"(at), "l"(v) : "memory");
+    return before;
+}
+
 FY_DEVICE uint64_t fy_clock_ns(void)
 {
     uint64_t ns;
@@ -374,6 +382,11 @@ FY_DEVICE bool fy_claim(uint32_t *word, uint32_t value) /* threads of a block ta
     bool is_first = *word == 0;
     *word = is_first ? value : *word;
     return is_first;
+}
+
+FY_DEVICE uint64_t fy_exchange(uint64_t at, uint64_t v)
+{
+    return __atomic_exchange_n((uint64_t *)fy_twin_reach(at, sizeof at, 1), v, __ATOMIC_RELAXED);
 }
 
 uint64_t fy_twin_clock_ns(void);

@@ -159,6 +159,13 @@ ferry_status fy_cuda_queue_meets(fy_exec_queue *queue, ferry_error *error);
 ferry_status fy_cuda_run_lanes(fy_exec_queue *queue, const fy_lanes_call *call, ferry_error *error);
 ferry_status fy_cuda_lanes_take(fy_exec_queue *queue, void **page_out, ferry_error *error);
 void fy_cuda_lanes_give(void *page);
+/* On its stream, which may be captured, without a mark; and what must hold before. Entered. */
+ferry_status fy_cuda_check_lanes(const fy_exec_queue *queue, const fy_lanes_call *call,
+                                 ferry_error *error);
+ferry_status fy_cuda_launch_lanes(const fy_exec_queue *queue, const fy_lanes_call *call,
+                                  ferry_error *error);
+/* Whether a graph's lanes run just now. */
+bool fy_cuda_lanes_run(void);
 ferry_status fy_cuda_most_lanes(int32_t device, uint32_t *n_out, uint64_t *identity_out,
                                 ferry_error *error);
 

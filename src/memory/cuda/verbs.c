@@ -404,5 +404,6 @@ const fy_exec fy_cuda_exec = {.name = "cuda",
                               .is_captured = fy_cuda_is_captured,
                               .make_way = fy_cuda_make_way,
                               .capture = fy_cuda_capture,
+                              .capture_lanes = fy_cuda_capture_lanes,
                               .mark = fy_cuda_mark,
                               .reached = fy_cuda_reached};

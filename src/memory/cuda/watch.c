@@ -183,7 +183,7 @@ bool fy_cuda_gates_are_open(void)
     pthread_mutex_lock(&lock);
     bool are_open = n_waits == 0 && n_meetings == 0;
     pthread_mutex_unlock(&lock);
-    return are_open && !do_kernels_meet() && !fy_cuda_graphs_wait();
+    return are_open && !do_kernels_meet() && !fy_cuda_graphs_wait() && !fy_cuda_lanes_run();
 }
 
 uint64_t fy_cuda_meets_until(fy_exec_queue *queue, uint64_t mark)
