@@ -181,6 +181,36 @@ void fy_area_hull(const fy_area *area, uint64_t *begin_out, uint64_t *end_out)
     *end_out = area->bytes == 0 ? 0 : end;
 }
 
+void fy_area_hull_of(const fy_area *area, uint64_t first, uint64_t bytes, uint64_t *begin_out,
+                     uint64_t *end_out)
+{
+    *begin_out = *end_out = 0;
+    if (bytes == 0) {
+        return;
+    }
+    fy_area_walk head = fy_area_walk_of(area, first, 1);
+    fy_area_walk tail = fy_area_walk_of(area, first + bytes - 1, 1);
+    uint32_t d = 0; /* the outermost dimension in which the two are apart */
+    uint64_t begin = area->offset, end = area->offset + area->run_bytes;
+    while (d < area->n_dims && head.index[d] == tail.index[d]) {
+        begin += head.index[d] * area->stride[d];
+        end += head.index[d] * area->stride[d];
+        d++;
+    }
+    if (d == area->n_dims) {
+        *begin_out = head.at;
+        *end_out = tail.at + 1;
+        return;
+    }
+    begin += head.index[d] * area->stride[d];
+    end += tail.index[d] * area->stride[d];
+    for (d++; d < area->n_dims; d++) {
+        end += (area->length[d] - 1) * area->stride[d];
+    }
+    *begin_out = begin;
+    *end_out = end;
+}
+
 fy_area_walk fy_area_walk_of(const fy_area *area, uint64_t first, uint64_t bytes)
 {
     fy_area_walk walk = {.area = area, .left = bytes, .at = area->offset};

@@ -49,6 +49,12 @@ fy_area fy_area_flat(uint64_t offset, uint64_t bytes);
 
 /* First byte and end of what an area touches; 0, 0 of an empty one. */
 void fy_area_hull(const fy_area *area, uint64_t *begin_out, uint64_t *end_out);
+/*
+ * The same of bytes [first, first + bytes) of it alone, which may lie in memory that the others do
+ * not: of a part of one run just these, else whole runs.
+ */
+void fy_area_hull_of(const fy_area *area, uint64_t first, uint64_t bytes, uint64_t *begin_out,
+                     uint64_t *end_out);
 
 /*
  * What tells one set of bytes from another, whichever way it is cut into areas: sums of areas that

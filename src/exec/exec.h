@@ -68,6 +68,13 @@ typedef struct fy_exec_part {
     uint64_t first, bytes;
 } fy_exec_part;
 
+/* Bytes from `first` on of an area at `base`, which a verb writes; base NULL: nobody wants them. */
+typedef struct fy_exec_place {
+    fy_area area;
+    void *base;
+    uint64_t first;
+} fy_exec_place;
+
 /* What has one digest in `digests`, and how long that is. */
 enum { FY_DIGESTED_BYTES = 4096, FY_DIGEST_BYTES = 16 };
 
@@ -107,11 +114,12 @@ typedef struct fy_exec {
                             float *largest_out, ferry_error *error);
 
     /*
-     * Codes, and scales of blocks, of a matrix as that of `largest`: row by row, without gaps, to
-     * host memory. (optional, likewise)
+     * Codes, and scales of blocks, of a matrix as that of `largest`: row by row, each row of codes
+     * with bytes of its own, to host memory or that of the queue's device. (optional, likewise)
      */
     ferry_status (*nvfp4)(fy_exec_queue *queue, const fy_halves *matrix, const void *base,
-                          void *codes_out, void *scales_out, ferry_error *error);
+                          const fy_exec_place *codes, const fy_exec_place *scales,
+                          ferry_error *error);
     /*
      * XXH3 of 128 bits, the lower half first, to host memory: of each FY_DIGESTED_BYTES of n parts
      * one behind the other, and of what is left at the end. All are memory of the queue's device.

@@ -1,17 +1,20 @@
 /* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
 #include "exec/now.h"
 
+#include "base/checked.h"
 #include "host/copy.h"
 #include "memory/pages.h"
 
 #include <string.h>
+
+enum { HALVES = 16 }; /* that share a scale */
 
 /* One verb: of blocks, of halves, or a cast, or a copy where there is neither. */
 typedef struct verb {
     const fy_blocks *blocks;
     float *largest_out;
     const fy_halves *halves;
-    void *codes_out, *scales_out;
+    fy_exec_place codes, scales;
     const fy_cast *cast;
     uint64_t first, n; /* bytes, or elements where it casts */
     uint64_t *hash_out;
@@ -24,8 +27,8 @@ static ferry_status perform(const verb *what, fy_exec_choice choice, fy_exec_que
         return choice.exec->largest(queue, what->blocks, from->base, what->largest_out, error);
     }
     if (what->halves != NULL) {
-        return choice.exec->nvfp4(queue, what->halves, from->base, what->codes_out,
-                                  what->scales_out, error);
+        return choice.exec->nvfp4(queue, what->halves, from->base, &what->codes, &what->scales,
+                                  error);
     }
     return what->cast != NULL ? choice.exec->cast(queue, what->cast, to->area, to->base, from->area,
                                                   from->base, what->first, what->n, NULL, error)
@@ -79,6 +82,13 @@ ferry_status fy_copy_now(const fy_now_side *to, const fy_now_side *from, uint64_
     return between(&what, to, from, error);
 }
 
+ferry_status fy_copy_part_now(const fy_now_side *to, const fy_now_side *from, uint64_t first,
+                              uint64_t bytes, ferry_error *error)
+{
+    verb what = {.first = first, .n = bytes};
+    return between(&what, to, from, error);
+}
+
 ferry_status fy_cast_now(const fy_cast *cast, const fy_now_side *to, const fy_now_side *from,
                          uint64_t first, uint64_t n, ferry_error *error)
 {
@@ -103,7 +113,11 @@ ferry_status fy_nvfp4_now(fy_space space, const fy_halves *matrix, const void *b
 {
     fy_exec_choice choice = fy_exec_for(space, space);
     const fy_now_side side = {.space = space, .base = (void *)(uintptr_t)base};
-    verb what = {.halves = matrix, .codes_out = codes_out, .scales_out = scales_out};
+    uint64_t code_bytes = matrix->n_rows * fy_ceil_div(matrix->n_columns, 2);
+    uint64_t scale_bytes = matrix->n_rows * fy_ceil_div(matrix->n_columns, HALVES);
+    verb what = {.halves = matrix,
+                 .codes = {.area = fy_area_flat(0, code_bytes), .base = codes_out},
+                 .scales = {.area = fy_area_flat(0, scale_bytes), .base = scales_out}};
     return choice.exec->nvfp4 != NULL
                ? do_by(&what, choice, &side, &side, error)
                : fy_fail(error, FERRY_ERR_UNSUPPORTED, "%s memory makes no codes of half a byte",

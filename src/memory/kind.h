@@ -17,7 +17,7 @@
  * row of the host is part of the library, others are plugins, which see nothing of it but this
  * header, exec/exec.h and what fy_library brings.
  */
-#define FY_MEMORY_ABI 8u
+#define FY_MEMORY_ABI 9u
 
 /* Where a pointer is valid: in all of this process's host code, or on one device of a kind. */
 typedef struct fy_space {

@@ -11,8 +11,8 @@
  * came before is compared: then the rank has room for all values, and makes bands of them at the
  * end. A run that completes a failed one brings all values again, band by band too.
  */
+#include "service/made.h"
 #include "service/prepare.h"
-#include "service/run.h"
 
 #include "base/alloc.h"
 #include "base/checked.h"
@@ -21,7 +21,7 @@
 
 #include <ferry/shard.h>
 
-enum { LEAST_PLACES = 2, MOST_PLACES = 8 };
+enum { LEAST_PLACES = 2, MOST_PLACES = 8, LINE = 64 };
 
 /*
  * What is sent
@@ -177,7 +177,7 @@ static uint64_t band_of(const fy_registry *registry, const fy_end *end, uint64_t
     return m->first_band + row / m->q.n_rows * m->n_bands + row % m->q.n_rows / m->band_rows;
 }
 
-/* The most bytes of a band. */
+/* The most bytes of a band, in whole lines: so numbers of all places lie alike. */
 static uint64_t place_bytes(const fy_registry *registry)
 {
     uint64_t most = 0;
@@ -185,25 +185,26 @@ static uint64_t place_bytes(const fy_registry *registry)
         const fy_code_maker *m = &registry->makings[i];
         most = fy_max(most, fy_min(m->band_rows, m->q.n_rows) * row_bytes(m));
     }
-    return most;
+    return (most + LINE - 1) / LINE * LINE;
 }
 
 ferry_status fy_bands_plan(ferry_service *service, bool in_order, ferry_error *error)
 {
     fy_service_program *program = service->program;
-    const fy_registry *registry = &service->registry;
+    fy_registry *registry = &service->registry;
     uint64_t cap = service->options.memory_cap, bytes = registry->gathered_bytes;
+    uint64_t n_rings = fy_makings_choose(registry);
     program->by_bands = in_order && registry->plan != NULL &&
                         !ferry_plan_is_in_boxes(registry->plan, FERRY_SIDE_DESTINATION);
     if (program->by_bands && registry->n_makings > 0) {
         program->place_bytes = place_bytes(registry);
-        program->n_places =
-            fy_max(fy_min(cap / 2 / (program->place_bytes + 1), MOST_PLACES), LEAST_PLACES);
+        uint64_t each = program->place_bytes * n_rings;
+        program->n_places = fy_max(fy_min(cap / 2 / (each + 1), MOST_PLACES), LEAST_PLACES);
         program->n_places = fy_min(program->n_places, registry->n_bands);
-        bytes = program->n_places * program->place_bytes;
+        bytes = program->n_places * each;
     }
     return bytes <= cap
-               ? FERRY_OK
+               ? fy_makings_gather(registry, program->n_places > 0, error)
                : fy_fail(
                      error, FERRY_ERR_LIMIT,
                      "rank %u quantizes values itself, for blocks of them come from several "
@@ -272,17 +273,16 @@ ferry_status fy_bands_open(const ferry_service *service, fy_run_state *run, ferr
     if (program->n_places == 0) {
         return FERRY_OK;
     }
-    run->made.places = fy_alloc(program->n_places, program->place_bytes + 1);
     run->made.left = fy_alloc(service->registry.n_bands, sizeof *run->made.left);
-    return fy_check_memory(run->made.places != NULL && run->made.left != NULL,
-                           "values that are quantized on arrival", error);
+    return fy_check_memory(run->made.left != NULL, "values that are quantized on arrival", error);
 }
 
 uint64_t fy_bands_bytes(const ferry_service *service)
 {
     const fy_service_program *program = service->program;
-    return program->n_places == 0 ? service->registry.gathered_bytes
-                                  : program->n_places * program->place_bytes;
+    return program->n_places == 0
+               ? service->registry.gathered_bytes
+               : service->run->made.n_rings * program->n_places * program->place_bytes;
 }
 
 void fy_bands_begin(ferry_service *service)
@@ -325,14 +325,15 @@ char *fy_band_base(const ferry_service *service, uint32_t held, uint64_t band)
 {
     const fy_run_state *run = service->run;
     const fy_registry *registry = &service->registry;
-    if (run->made.places == NULL) {
+    if (service->program->n_places == 0) {
         return registry->held[held].front.base;
     }
     const fy_code_maker *m = &registry->makings[registry->held[held].making];
+    uintptr_t ring = (uintptr_t)fy_ring_of(run, m->space)->base;
     uint64_t number = band - m->first_band;
     uint64_t row = number / m->n_bands * m->q.n_rows + number % m->n_bands * m->band_rows;
     uint64_t place = band % service->program->n_places * service->program->place_bytes;
-    return (char *)((uintptr_t)run->made.places + place - m->values.offset - row * row_bytes(m));
+    return (char *)(ring + place - m->values.offset - row * row_bytes(m));
 }
 
 fy_part_end fy_target_at(const ferry_service *service, uint32_t receive, uint64_t first)
@@ -340,8 +341,9 @@ fy_part_end fy_target_at(const ferry_service *service, uint32_t receive, uint64_
     const fy_registry *registry = &service->registry;
     const fy_end *end = &registry->receives.items[receive];
     fy_part_end target = fy_target_of(service, receive);
-    if (service->run->made.places != NULL && fy_is_banded(service, end)) {
+    if (service->program->n_places > 0 && fy_is_banded(service, end)) {
         target.base = fy_band_base(service, end->held, band_of(registry, end, first));
+        target.space = registry->makings[registry->held[end->held].making].space;
     }
     return target;
 }

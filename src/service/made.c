@@ -3,17 +3,20 @@
  * Codes and scales that a rank makes itself, of blocks whose elements come from several ranks. The
  * values come into memory of the service's, as to any destination; once all of a run has arrived,
  * and before this rank votes, codes and scales are made of them, some rows of blocks in one step,
- * for others wait for signs of life.
+ * for others wait for signs of life. By the host here; in memory of a device see made_far.c.
  */
-#include "service/run.h"
+#include "service/made.h"
 
 #include "base/alloc.h"
 #include "base/checked.h"
+#include "convert/scale.h"
 #include "exec/now.h"
 #include "service/registry.h"
 
 /* Of values that are read at once by one thread. */
 enum { BAND_BYTES = 1 << 20, LINE = 64 };
+
+static const fy_space host = {.kind = FERRY_MEMORY_HOST};
 
 fy_matrix_bands fy_matrix_bands_of(const fy_quantized *q)
 {
@@ -41,7 +44,7 @@ void fy_makings_free(fy_registry *registry)
 {
     for (size_t i = 0; i < registry->n_held; i++) {
         if (registry->held[i].codes != FY_NONE) {
-            fy_free(registry->held[i].front.base);
+            fy_gathered_free(&registry->held[i]);
         }
     }
     for (size_t i = 0; i < registry->n_makings; i++) {
@@ -119,11 +122,6 @@ ferry_status fy_registry_make(fy_registry *registry, const fy_code_maker *making
  * Runs
  */
 
-static uint64_t scale_bytes(const fy_quantized *q)
-{
-    return q->format.scale_kind == FERRY_F32 ? sizeof(float) : 1;
-}
-
 /* What a thread needs for a band: values, codes and scales, each from a line of its own on. */
 typedef struct band_memory {
     uint64_t codes, scales, bytes;
@@ -143,8 +141,27 @@ static band_memory memory_of(const fy_code_maker *making, uint64_t rows)
     fy_scales_shape(&band, shape);
     band_memory m = {.codes = whole_lines(n * fy_cast_element_bytes(band.kind))};
     m.scales = m.codes + whole_lines(band.n_rows * fy_codes_row_bytes(&band));
-    m.bytes = m.scales + whole_lines(shape[0] * shape[1] * scale_bytes(&band));
+    m.bytes = m.scales + whole_lines(shape[0] * shape[1] * fy_scale_bytes(band.format.scale_kind));
     return m;
+}
+
+fy_made_part fy_made_part_of(const fy_code_maker *m, uint64_t plane, uint64_t row, uint64_t n_rows)
+{
+    uint64_t shape[2], value = fy_cast_element_bytes(m->q.kind);
+    uint64_t code_row = fy_codes_row_bytes(&m->q);
+    fy_made_part part = {.q = m->q, .first = (plane * m->q.n_rows + row) * m->q.n_columns};
+    fy_scales_shape(&m->q, shape);
+    part.first_scale = (plane * shape[0] + row / m->q.format.block[0]) * shape[1];
+    part.scales_of_row = shape[1];
+    part.q.n_rows = n_rows;
+    part.q.tensor_scale = m->tensor_scales == NULL ? 0 : m->tensor_scales[plane];
+    fy_scales_shape(&part.q, shape);
+    part.n_scales = shape[0] * shape[1];
+    part.first_value = part.first * value;
+    part.value_bytes = n_rows * m->q.n_columns * value;
+    part.first_code = (plane * m->q.n_rows + row) * code_row;
+    part.code_bytes = n_rows * code_row;
+    return part;
 }
 
 /* The rows of a band; the last of a matrix may have fewer. */
@@ -164,6 +181,7 @@ static uint64_t rows_of_thread(const ferry_service *service, const fy_code_maker
     return fy_ceil_div(n_blocks, n) * block;
 }
 
+/* May, or must: values may wait where the CPU does not touch them. */
 static bool may_be_far(const fy_registry *registry, uint32_t held)
 {
     if (held == FY_NONE) {
@@ -179,20 +197,22 @@ static uint64_t scratch_of(const ferry_service *service, const fy_code_maker *m)
 {
     uint64_t most = rows_of_band(m), rows = rows_of_thread(service, m, false);
     uint64_t bytes = fy_ceil_div(most, rows) * (memory_of(m, rows).bytes + LINE);
-    bool is_far = may_be_far(&service->registry, m->codes.held) ||
+    bool is_far = !fy_is_host(m->space) || may_be_far(&service->registry, m->codes.held) ||
                   may_be_far(&service->registry, m->scales.held);
+    bytes = fy_max(bytes, fy_far_scratch(service, m));
     return is_far ? fy_max(bytes, memory_of(m, most).bytes + LINE) : bytes;
 }
 
-ferry_status fy_makings_open(const ferry_service *service, fy_run_state *run, ferry_error *error)
+ferry_status fy_makings_open(ferry_service *service, fy_run_state *run, ferry_error *error)
 {
     const fy_registry *registry = &service->registry;
+    if (registry->n_makings == 0) {
+        return FERRY_OK;
+    }
+    FY_TRY(fy_rings_open(service, run, error));
     for (size_t i = 0; i < registry->n_makings; i++) {
         run->made.scratch_bytes =
             fy_max(run->made.scratch_bytes, scratch_of(service, &registry->makings[i]));
-    }
-    if (registry->n_makings == 0) {
-        return FERRY_OK;
     }
     run->made.scratch = fy_alloc(run->made.scratch_bytes, 1);
     FY_TRY(
@@ -203,7 +223,7 @@ ferry_status fy_makings_open(const ferry_service *service, fy_run_state *run, fe
 uint64_t fy_makings_bytes(const ferry_service *service)
 {
     const fy_run_state *run = service->run;
-    return fy_bands_bytes(service) + run->made.scratch_bytes;
+    return fy_bands_bytes(service) + fy_packed_bytes(run) + run->made.scratch_bytes;
 }
 
 /* What a step works on: some rows of a band, for each thread, from `first` of a matrix on. */
@@ -214,27 +234,23 @@ typedef struct work {
     uint64_t plane, first, end, rows;
 } work;
 
-/* Bytes of memory without gaps to their place in a destination. */
-static ferry_status put(const work *w, const fy_end *end, uint64_t first, uint64_t bytes,
-                        const char *from, ferry_error *error)
+ferry_status fy_made_put(const fy_registry *registry, const fy_end *end, uint64_t first,
+                         uint64_t bytes, const char *from, ferry_error *error)
 {
-    const fy_registry *registry = &w->service->registry;
     if (end->held == FY_NONE) {
         return FERRY_OK;
     }
     const ferry_buffer *to = fy_held_target(&registry->held[end->held]);
-    const fy_space host = {.kind = FERRY_MEMORY_HOST};
     fy_area area = fy_end_area(registry, end);
     if (to->kind == FERRY_MEMORY_HOST) {
         fy_area_unpack(&area, to->base, from, first, bytes);
         return FERRY_OK;
     }
-    fy_area_walk walk = fy_area_walk_of(&area, first, bytes);
-    uint64_t at, n;
-    for (; fy_area_next(&walk, &at, &n); from += n) {
-        FY_TRY(fy_move_now(fy_space_of(to), (char *)to->base + at, host, from, n, error));
-    }
-    return FERRY_OK;
+    fy_area flat = fy_area_flat(0, area.bytes);
+    const fy_now_side there = {.space = fy_space_of(to), .area = &area, .base = to->base};
+    const fy_now_side here = {
+        .space = host, .area = &flat, .base = (void *)((uintptr_t)from - (uintptr_t)first)};
+    return fy_copy_part_now(&there, &here, first, bytes, error);
 }
 
 /* Of f4 the scales of its matrices, which have come. */
@@ -244,8 +260,7 @@ static ferry_status read_given(const ferry_service *service, const fy_code_maker
     const fy_registry *registry = &service->registry;
     const ferry_buffer *from = fy_held_target(&registry->held[m->given.held]);
     fy_area all = fy_end_area(registry, &m->given), flat = fy_area_flat(0, all.bytes);
-    const fy_now_side here = {
-        .space = {.kind = FERRY_MEMORY_HOST}, .area = &flat, .base = m->tensor_scales};
+    const fy_now_side here = {.space = host, .area = &flat, .base = m->tensor_scales};
     const fy_now_side there = {.space = fy_space_of(from), .area = &all, .base = from->base};
     FY_TRY(fy_copy_now(&here, &there, NULL, error));
     return fy_scales_check_given(service, m->given.held, m->tensor_scales, m->n_planes,
@@ -253,15 +268,25 @@ static ferry_status read_given(const ferry_service *service, const fy_code_maker
 }
 
 /* Values side by side: where they lie, or brought together. */
-static const void *take_values(const work *w, uint64_t first, uint64_t bytes, char *memory)
+static ferry_status take_values(const work *w, uint64_t first, uint64_t bytes, char *memory,
+                                const void **values_out, ferry_error *error)
 {
     const fy_end *end = &w->making->values;
-    if (end->n_dims == 0) {
-        return (const void *)((uintptr_t)w->base + end->offset + first);
+    fy_area area = fy_end_area(&w->service->registry, end), flat = fy_area_flat(0, area.bytes);
+    *values_out = memory;
+    if (!fy_is_host(w->making->space)) {
+        const fy_now_side here = {
+            .space = host, .area = &flat, .base = (void *)((uintptr_t)memory - (uintptr_t)first)};
+        const fy_now_side there = {
+            .space = w->making->space, .area = &area, .base = (void *)(uintptr_t)w->base};
+        return fy_copy_part_now(&here, &there, first, bytes, error);
     }
-    fy_area area = fy_end_area(&w->service->registry, end);
-    fy_area_pack_cached(memory, &area, w->base, first, bytes);
-    return memory;
+    if (end->n_dims == 0) {
+        *values_out = (const void *)((uintptr_t)w->base + end->offset + first);
+    } else {
+        fy_area_pack_cached(memory, &area, w->base, first, bytes);
+    }
+    return FERRY_OK;
 }
 
 /* Fails only in memory of a device: what is wrong with a format was said when it was bound. */
@@ -269,26 +294,21 @@ static ferry_status make_rows(const work *w, uint64_t index, ferry_error *error)
 {
     const fy_code_maker *m = w->making;
     const fy_run_state *run = w->service->run;
-    fy_quantized q = m->q;
-    uint64_t shape[2], row = w->first + index * w->rows, value = fy_cast_element_bytes(q.kind);
+    const fy_registry *registry = &w->service->registry;
+    uint64_t row = w->first + index * w->rows;
+    fy_made_part p = fy_made_part_of(m, w->plane, row, fy_min(w->rows, w->end - row));
+    uint64_t scale = fy_scale_bytes(p.q.format.scale_kind);
     band_memory parts = memory_of(m, w->rows);
     uint64_t slot = (uint64_t)(uintptr_t)run->made.scratch + index * (parts.bytes + LINE);
     char *memory = run->made.scratch + (whole_lines(slot) - (uint64_t)(uintptr_t)run->made.scratch);
-    q.tensor_scale = m->tensor_scales == NULL ? 0 : m->tensor_scales[w->plane];
-    fy_scales_shape(&q, shape);
-    uint64_t first_scale = (w->plane * shape[0] + row / q.format.block[0]) * shape[1];
-    uint64_t first = (w->plane * q.n_rows + row) * q.n_columns;
-    q.n_rows = fy_min(w->rows, w->end - row);
-    fy_scales_shape(&q, shape);
-    uint64_t n = q.n_rows * q.n_columns, n_scales = shape[0] * shape[1];
-    uint64_t code_row = fy_codes_row_bytes(&q);
-    fy_input values = {.data = take_values(w, first * value, n * value, memory),
-                       .n_bytes = n * value};
-    fy_output codes = {.data = memory + parts.codes, .n_bytes = q.n_rows * code_row};
-    fy_output scales = {.data = memory + parts.scales, .n_bytes = n_scales * scale_bytes(&q)};
-    FY_TRY(fy_quantize(&q, &values, &codes, &scales, error));
-    FY_TRY(put(w, &m->codes, first / q.n_columns * code_row, codes.n_bytes, codes.data, error));
-    return put(w, &m->scales, first_scale * scale_bytes(&q), scales.n_bytes, scales.data, error);
+    fy_input values = {.n_bytes = p.value_bytes};
+    fy_output codes = {.data = memory + parts.codes, .n_bytes = p.code_bytes};
+    fy_output scales = {.data = memory + parts.scales, .n_bytes = p.n_scales * scale};
+    FY_TRY(take_values(w, p.first_value, p.value_bytes, memory, &values.data, error));
+    FY_TRY(fy_quantize(&p.q, &values, &codes, &scales, error));
+    FY_TRY(fy_made_put(registry, &m->codes, p.first_code, codes.n_bytes, codes.data, error));
+    return fy_made_put(registry, &m->scales, p.first_scale * scale, scales.n_bytes, scales.data,
+                       error);
 }
 
 static void make_rows_of_team(void *context, uint64_t index)
@@ -313,7 +333,8 @@ static ferry_status make_band(ferry_service *service, const fy_code_maker *m, ui
               .plane = number / m->n_bands,
               .first = number % m->n_bands * m->band_rows};
     w.end = fy_min(w.first + m->band_rows, m->q.n_rows);
-    bool is_far = !is_host(registry, m->codes.held) || !is_host(registry, m->scales.held);
+    bool is_far = !fy_is_host(m->space) || !is_host(registry, m->codes.held) ||
+                  !is_host(registry, m->scales.held);
     w.rows = rows_of_thread(service, m, is_far);
     if (is_far) {
         return make_rows(&w, 0, error);
@@ -322,25 +343,52 @@ static ferry_status make_band(ferry_service *service, const fy_code_maker *m, ui
     return FERRY_OK;
 }
 
+/* Bands are made, whose places are free. */
+static void count(ferry_service *service, const fy_code_maker *m, uint64_t n_bands)
+{
+    fy_run_state *run = service->run;
+    run->made.n_bands += n_bands;
+    run->made.n += run->made.n_bands == m->first_band + m->n_bands * m->n_planes;
+    fy_drive_raise(&run->drive, fy_counter_of(service->program->n_channels, 0), run->made.n_bands);
+}
+
+/* The next bands, or one: *n_out were made. By a device they may take several steps. */
+static ferry_status make_next(ferry_service *service, const fy_code_maker *m, uint64_t *n_out,
+                              ferry_error *error)
+{
+    uint64_t band = service->run->made.n_bands;
+    bool reads = m->tensor_scales != NULL && band == m->first_band;
+    *n_out = 0;
+    if (service->run->made.far.by != NULL) {
+        return fy_far_go_on(service, m, n_out, error);
+    }
+    FY_TRY(reads ? read_given(service, m, error) : FERRY_OK);
+    if (fy_far_begin(service, m)) {
+        return FERRY_OK;
+    }
+    *n_out = 1;
+    return make_band(service, m, band, error);
+}
+
 bool fy_makings_step(ferry_service *service)
 {
     fy_run_state *run = service->run;
     const fy_registry *registry = &service->registry;
     ferry_error why;
+    uint64_t n;
     if (run->made.n == registry->n_makings || !fy_band_is_there(service, run->made.n_bands)) {
         return false;
     }
     const fy_code_maker *making = &registry->makings[run->made.n];
-    bool reads = making->tensor_scales != NULL && run->made.n_bands == making->first_band;
-    ferry_status status = reads ? read_given(service, making, &why) : FERRY_OK;
-    FY_THEN(status, make_band(service, making, run->made.n_bands, &why));
+    ferry_status status = make_next(service, making, &n, &why);
+    if (status == FERRY_ERR_TIMEOUT) {
+        return false;
+    }
     if (status != FERRY_OK) {
         fy_run_fail(service, status, service->world->rank, "%s", why.message);
         return true;
     }
-    run->made.n_bands++;
-    run->made.n += run->made.n_bands == making->first_band + making->n_bands * making->n_planes;
-    fy_drive_raise(&run->drive, fy_counter_of(service->program->n_channels, 0), run->made.n_bands);
+    count(service, making, n);
     return true;
 }
 

@@ -252,9 +252,9 @@ static bool take_verdict(ferry_service *service)
 
 /*
  * A verdict that is here holds: who was lost behind it had done its part, and others have returned
- * from this run with it. So one rank that ends as soon as its run is over fails nobody's run, of the
- * root and those that it tells; of others that wait for a rank between, who can pass nothing on any
- * more, it may.
+ * from this run with it. So one rank that ends as soon as its run is over fails nobody's run, of
+ * the root and those that it tells; of others that wait for a rank between, who can pass nothing on
+ * any more, it may.
  */
 bool fy_outcome_of_world(ferry_service *service)
 {
@@ -264,6 +264,7 @@ bool fy_outcome_of_world(ferry_service *service)
     ferry_error why = {.message = ""};
     ferry_status status = fy_failure_get(service->world->failure, NULL, &why);
     fy_drive_finish(&service->run->drive);
+    fy_makings_finish(service);
     fy_transport_withdraw(service->transport);
     service->is_dirty = true;
     finish(service, status, why.message);

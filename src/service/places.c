@@ -145,14 +145,17 @@ static bool may_open(const ferry_service *service, const fy_channel *channel, ui
            fy_transport_opens(service->transport, channel->peer, kind);
 }
 
-/* Of the host's memory only one buffer of a pair gets one: others are staged. */
+/*
+ * Of the host's memory only one buffer of a pair gets one: others are staged. And what is the
+ * service's own on a device, which goes when this rank likes, is opened by nobody.
+ */
 static bool helps(const ferry_service *service, const fy_channel *channel, const fy_held *held,
                   uint64_t longest_run, const ferry_buffer *buffer)
 {
     return buffer->kind == FERRY_MEMORY_HOST
                ? longest_run >= REGISTER_BYTES && held->back.base == NULL &&
                      may_register(service, channel)
-               : may_open(service, channel, buffer->kind);
+               : held->codes == FY_NONE && may_open(service, channel, buffer->kind);
 }
 
 /* Where a buffer's region is kept: pairs are swapped, and the other's may be in either place. */

@@ -23,11 +23,11 @@ static ferry_status fail_no_memory(ferry_error *error)
 
 void fy_registry_cleanup(fy_registry *registry)
 {
+    fy_makings_free(registry);
     for (size_t i = 0; i < registry->n_held; i++) {
         ferry_region_free(registry->held[i].regions[0]);
         ferry_region_free(registry->held[i].regions[1]);
     }
-    fy_makings_free(registry);
     fy_free(registry->held);
     fy_free(registry->targets);
     fy_free(registry->names);

@@ -219,7 +219,7 @@ static int64_t sleep_ns(const ferry_service *service)
 {
     enum { MOMENT_NS = 20000 };
     int64_t its = fy_transport_sleep_ns(service->transport);
-    bool moves = service->run->drive.n_open > 0;
+    bool moves = service->run->drive.n_open > 0 || service->run->made.far.by != NULL;
     return moves && its > MOMENT_NS ? MOMENT_NS : its;
 }
 

@@ -24,8 +24,7 @@ static size_t n_spans(const fy_service_program *program)
     return n;
 }
 
-ferry_status fy_run_state_create(const ferry_service *service, fy_run_state **run_out,
-                                 ferry_error *error)
+ferry_status fy_run_state_create(ferry_service *service, fy_run_state **run_out, ferry_error *error)
 {
     const fy_service_program *program = service->program;
     uint32_t n = program->n_channels;
@@ -84,8 +83,8 @@ void fy_run_state_destroy(fy_run_state *run)
         fy_free(run->hashes);
         fy_free(run->found);
         fy_free(run->spans);
+        fy_rings_close(run);
         fy_free(run->made.scratch);
-        fy_free(run->made.places);
         fy_free(run->made.left);
         fy_free(run);
     }
@@ -362,7 +361,7 @@ static bool is_flushed(ferry_service *service)
 static bool has_stopped(ferry_service *service)
 {
     fy_run_state *run = service->run;
-    if (!fy_drive_is_still(&run->drive)) {
+    if (!fy_drive_is_still(&run->drive) || !fy_makings_are_still(service, gives_up(run))) {
         return false;
     }
     for (uint32_t c = 0; gives_up(run) && c < service->program->n_channels; c++) {

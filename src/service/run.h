@@ -121,13 +121,32 @@ typedef struct fy_bands {
     uint64_t n_bands; /* and bands of the next one */
 } fy_bands;
 
+/* What is held of a space in which values wait. */
+typedef struct fy_ring {
+    fy_space space;
+    char *base;   /* of places for bands; NULL: there is room for all values */
+    char *packed; /* of a device, where values of a band in boxes come side by side; or NULL */
+    uint64_t packed_bytes;
+} fy_ring;
+
+/* What a device makes just now: see made_far.c. */
+typedef struct fy_far_making {
+    fy_device_queue *by; /* NULL: nothing */
+    fy_ticket ticket;
+    uint64_t n_bands;
+    bool is_coded; /* codes are under way, and not only what their scales are made of */
+} fy_far_making;
+
 /* Of codes that this rank makes itself: see made.c. */
 typedef struct fy_making_run {
     size_t n;         /* makers that are done, */
     uint64_t n_bands; /* and bands of all */
     char *scratch;    /* where threads make codes and scales: so many bytes for all */
     uint64_t scratch_bytes;
-    char *places;        /* for bands of values that have come; NULL: there is room for all */
+    fy_ring *rings; /* one for each space that values wait in */
+    uint32_t n_rings;
+    fy_device_queues queues; /* of those of devices */
+    fy_far_making far;
     uint64_t *left;      /* bytes of each band that have not come; NULL likewise */
     uint64_t given_left; /* and of the scales of matrices by which f4 is made */
 } fy_making_run;
@@ -177,7 +196,7 @@ typedef struct fy_run_state {
 } fy_run_state;
 
 /* run.c. For the service's program. */
-ferry_status fy_run_state_create(const ferry_service *service, fy_run_state **run_out,
+ferry_status fy_run_state_create(ferry_service *service, fy_run_state **run_out,
                                  ferry_error *error);
 /* Once the program is compiled. */
 ferry_status fy_run_state_furnish(ferry_service *service, ferry_error *error);
@@ -208,7 +227,8 @@ void fy_run_letter(ferry_service *service, uint32_t to, fy_letter_use use, const
                    size_t n_bytes);
 
 /* made.c: memory for it. */
-ferry_status fy_makings_open(const ferry_service *service, fy_run_state *run, ferry_error *error);
+ferry_status fy_makings_open(ferry_service *service, fy_run_state *run, ferry_error *error);
+void fy_rings_close(fy_run_state *run); /* made_far.c */
 
 /* bands.c */
 ferry_status fy_bands_open(const ferry_service *service, fy_run_state *run, ferry_error *error);

@@ -171,6 +171,7 @@ typedef struct fy_code_maker {
     uint64_t band_rows, n_bands;  /* of a matrix: what is worked on at once */
     uint64_t first_band;          /* among those of all makings */
     fy_end values, codes, scales; /* areas, and no tasks; held FY_NONE: it is not stored */
+    fy_space space;               /* where the values wait: see made_far.c */
     fy_end given;         /* of f4 the scales of its matrices, which come too; else held FY_NONE */
     float *tensor_scales; /* these, read when the first band is made */
 } fy_code_maker;
@@ -472,6 +473,14 @@ ferry_status fy_registry_make(fy_registry *registry, const fy_code_maker *making
                               const fy_area areas[4], ferry_error *error);
 void fy_makings_free(fy_registry *registry);
 /*
+ * made_far.c: of each making where its values would best wait; how many spaces that are. Then
+ * memory for all of them there, or where they come in order only what the registry holds on the
+ * host. And no memory any more.
+ */
+uint64_t fy_makings_choose(fy_registry *registry);
+ferry_status fy_makings_gather(fy_registry *registry, bool by_bands, ferry_error *error);
+void fy_gathered_free(fy_held *held);
+/*
  * What is worked on at once by a thread: about a MiB of values, as rows of a matrix that are whole
  * rows of blocks, and units of bands.c.
  */
@@ -490,8 +499,11 @@ static inline uint64_t fy_row_unit(uint64_t block_rows)
 }
 /* What is held for it, while there is a program. */
 uint64_t fy_makings_bytes(const ferry_service *service);
-/* Of a run of which all has come: makes some; false: all are made. */
+/* Makes some of what has come; false: there is nothing to make, or a device makes it just now. */
 bool fy_makings_step(ferry_service *service);
+/* Nothing of it is under way on a device; else one that gives up drops it once it is done. */
+bool fy_makings_are_still(ferry_service *service, bool gives_up);
+void fy_makings_finish(ferry_service *service); /* waits for that */
 /* Adds what was not made to what targets miss. */
 void fy_makings_miss(ferry_service *service);
 

@@ -662,6 +662,39 @@ static void check_as_quantized(const fy_halves *m, const char *from, const char 
     check_at(memcmp(own_scales, scales, n) == 0, "scales are not those of the CPU");
 }
 
+enum { OUT_BYTES = 1 << 17 };
+
+/* Where a verb leaves bytes: rows with gaps, in any memory, from some byte on. */
+static fy_exec_place draw_out(const store *to, uint64_t bytes)
+{
+    fy_exec_place to_place = {.base = to->base, .first = draw(2) * draw(50)};
+    uint64_t run = draw(2) == 0 ? 16 * (1 + draw(40)) : 17 + draw(300);
+    const uint64_t length[2] = {(to_place.first + bytes + run - 1) / run + draw(3), run};
+    const uint64_t stride[2] = {run + draw(2) * draw(20), 1};
+    must(fy_area_make(draw(2) * draw(64), 1, 2, length, stride, &to_place.area, &error), &error);
+    return to_place;
+}
+
+/* What a verb has left there, to `found`; nothing else was written. */
+static void take_out(store *to, const fy_exec_place *to_place, uint64_t bytes, char *found)
+{
+    static char all[OUT_BYTES];
+    fy_area flat = fy_area_flat(0, to_place->first + bytes);
+    char *base = (char *)((uintptr_t)found - (uintptr_t)to_place->first);
+    if (to->place == ON_DEVICE) {
+        move(all, to->base, OUT_BYTES);
+    } else {
+        memcpy(all, to->base, OUT_BYTES);
+    }
+    must(fy_cpu_exec.copy(NULL, &flat, base, &to_place->area, all, to_place->first, bytes, NULL,
+                          &error),
+         &error);
+    must(fy_cpu_exec.copy(NULL, &to_place->area, to->image, &flat, base, to_place->first, bytes,
+                          NULL, &error),
+         &error);
+    check_store(to, OUT_BYTES, "codes or scales of nvfp4");
+}
+
 static void check_nvfp4(void)
 {
     static char codes[1 << 17], scales[1 << 15];
@@ -694,9 +727,17 @@ static void check_nvfp4(void)
     fill_numbers(from.image + offset, m.n_rows * columns, values[value].type, width, lowest,
                  are_halfway);
     move(from.base, from.image, ROOM);
-    memset(codes, 0x55, sizeof codes);
-    must(exec->nvfp4(queue, &m, from.base + offset, codes, scales, &error), &error);
+    store to[2] = {open_store(1, OUT_BYTES, draw_place()), open_store(2, OUT_BYTES, draw_place())};
+    const uint64_t made[2] = {m.n_rows * code_row, m.n_rows * across};
+    fy_exec_place codes_place = draw_out(&to[0], made[0]), scales_place = draw_out(&to[1], made[1]);
+    must(exec->nvfp4(queue, &m, from.base + offset, &codes_place, &scales_place, &error), &error);
     finish();
+    take_out(&to[0], &codes_place, made[0], codes);
+    take_out(&to[1], &scales_place, made[1], scales);
+    codes_place.base = NULL; /* nobody wants them */
+    must(exec->nvfp4(queue, &m, from.base + offset, &codes_place, &codes_place, &error), &error);
+    finish();
+    check_store(&to[0], OUT_BYTES, "codes that nobody wants");
     check_as_quantized(&m, from.image + offset, codes, scales);
     for (uint64_t i = 0; i < m.n_rows * across && !is_odd; i++) {
         uint64_t row = i / across, column = i % across * 16;
@@ -704,7 +745,6 @@ static void check_nvfp4(void)
                           columns - column < 16 ? columns - column : 16,
                           codes + row * code_row + column / 2, (unsigned char)scales[i]);
     }
-    check_at(codes[m.n_rows * code_row] == 0x55, "codes behind the last row");
 }
 
 /*

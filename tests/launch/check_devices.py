@@ -60,6 +60,50 @@ def write(rows=96, columns=640):
     return path
 
 
+def write_made(in_boxes):
+    """Codes that receivers make of values, for the source is cut inside blocks."""
+    quantize = {"format": "f8e4m3", "block": [16, 16], "scale": "*_s"}
+    boxes = []
+    for rank in range(2):
+        boxes += [{"rank": rank, "parameter": "c", "elements": 32 * 80, "partial": True, "quantize": quantize,
+                   "holds": [{"tensor": "w", "begin": [32 * rank, 0], "shape": [32, 72], "offset": 3,
+                              "strides": [80, 1]}]},
+                  {"rank": rank, "parameter": "s", "elements": 10,
+                   "holds": [{"tensor": "w_s", "begin": [2 * rank, 0], "shape": [2, 5], "offset": 0,
+                              "strides": [5, 1]}]}]
+    mesh = {"mesh": [["tp", 2]], "rules": [{"match": "w", "shard": [{"dim": 0, "axis": "tp", "unit": 16}],
+                                            "quantize": quantize}]}
+    spec = {"format": "ferry.spec/1", "tensors": [{"name": "w", "shape": [64, 72], "dtype": "bf16"}],
+            "source": {"mesh": [["tp", 2]], "rules": [{"match": "w", "shard": [
+                {"dim": 1, "axis": "tp", "sizes": [29, 43]}]}]},
+            "destination": {"boxes": boxes} if in_boxes else mesh}
+    path = FOLDER / f"made{in_boxes}.json"
+    path.write_text(json.dumps(spec), encoding="utf-8")
+    return path
+
+
+def case_made():
+    """They are right, nobody has memory of the service's open when it goes, and faults end runs as ever."""
+    for kind in kinds():
+        for in_boxes in (False, True):
+            path = write_made(in_boxes)
+            for more in ((), ("--commit", "swap", "--checksum", "end"), ("--checksum", "path")):
+                for engine in ("inproc", "shm"):
+                    about = json.loads(good("run", path, "--json", "--iterations", "2", "--verify", "each",
+                                            "--memory", kind, "--transport", engine, *more,
+                                            env=environment(kind, STANDIN_STRICT="1", STANDIN_PEERS="1")))
+                    assert about["verified"]["times"] == 3, about["verified"]
+    for in_boxes in (False, True) if STANDIN else ():
+        path, seen = write_made(in_boxes), 0
+        for name, most in (("cuMemAlloc", 14), ("cuLaunchKernel", 6), ("cuMemsetD8Async", 4), ("cuMemcpyAsync", 4),
+                           ("cuLaunchHostFunc", 4), ("cuEventRecord", 4), ("cuStreamCreateWithPriority", 4)):
+            for number in range(1, most):
+                seen += ends(path, "inproc", STANDIN_FAIL=f"{name}:{number}")
+        for number in range(1, 6):
+            seen += ends(path, "inproc", STANDIN_LOSE=str(number))
+        assert seen > 5, seen
+
+
 def case_run():
     """Threads and processes, one buffer and two, with checks of the run's own and without."""
     path = write()

@@ -480,6 +480,7 @@ typedef struct banded {
     ferry_tensors *sources, *targets;
     float *own[N_BANDED], *scales[N_BANDED];
     unsigned char *codes[N_BANDED];
+    ferry_buffer far[N_BANDED][2]; /* codes and scales in memory of a device; base NULL: here */
 } banded;
 
 static const uint64_t banded_ends[N_BANDED][4] = {{0, 100, 433, 700}, {0, 11, 611, 640}};
@@ -500,19 +501,35 @@ static void take_banded(rank_context *me, banded *b)
         ferry_buffer buffers[] = {ferry_buffer_of(b->own[t], bytes),
                                   ferry_buffer_of(b->codes[t], ALL),
                                   ferry_buffer_of(b->scales[t], N_SCALES * sizeof(float))};
+        for (int i = 0; i < 2 && getenv("FERRY_TEST_FAR") != NULL; i++) {
+            must(me, ferry_memory_alloc(NULL, device_kind(), device_number((int32_t)t),
+                                        buffers[i + 1].bytes, &b->far[t][i], &me->error));
+            buffers[i + 1] = b->far[t][i];
+        }
         must(me, ferry_tensors_add(b->sources, names[0], &buffers[0], &me->error));
         must(me, ferry_tensors_add(b->targets, names[0], &buffers[1], &me->error));
         must(me, ferry_tensors_add(b->targets, names[1], &buffers[2], &me->error));
     }
 }
 
+/* What devices have, to the host. */
+static void bring_banded(rank_context *me, const banded *b, uint64_t t)
+{
+    void *here[2] = {b->codes[t], b->scales[t]};
+    for (int i = 0; i < 2; i++) {
+        if (b->far[t][i].base != NULL) {
+            copy_far(me, ferry_buffer_of(here[i], b->far[t][i].bytes), b->far[t][i]);
+        }
+    }
+}
+
 /* With a cap: whether the schedule is refused, over a network or for too small a cap. */
 static bool run_banded(rank_context *me, const banded *b, const ferry_plan *plan, uint64_t cap,
-                       uint32_t n_threads, uint64_t *staging_bytes_out)
+                       uint32_t n_threads, bool is_delta, uint64_t *staging_bytes_out)
 {
     service_setup setup;
     setup_init(me, &setup, "");
-    setup.options.delta = 0;
+    setup.options.delta = is_delta;
     setup.options.memory_cap = cap;
     setup.options.n_threads = n_threads;
     ferry_service *service = open_service(me, &setup.options);
@@ -527,6 +544,7 @@ static bool run_banded(rank_context *me, const banded *b, const ferry_plan *plan
         }
         must(me, ferry_service_run(service, NULL, &me->error));
         for (uint64_t t = 0; t < N_BANDED && me->rank == 0; t++) {
+            bring_banded(me, b, t);
             check_banded(me, run, t, b->codes[t], b->scales[t]);
         }
     }
@@ -550,21 +568,24 @@ void case_quantize_bands(rank_context *me)
     ferry_spec *spec = NULL;
     ferry_plan *plan = NULL;
     uint64_t few = 0, many = 0;
-    banded b;
+    banded b = {.sources = NULL};
     must(me, ferry_spec_parse(spec_text, strlen(spec_text), "bands", &spec, &me->error));
     must(me, ferry_plan_create(spec, NULL, &plan, &me->error));
     take_banded(me, &b);
-    run_banded(me, &b, plan, 3 << 20, 1 + me->seed % 2, &few);
-    run_banded(me, &b, plan, FERRY_MEMORY_CAP, 1, &few);
-    run_banded(me, &b, plan, FERRY_MEMORY_CAP, 8, &many);
+    run_banded(me, &b, plan, 3 << 20, 1 + me->seed % 2, false, &few);
+    run_banded(me, &b, plan, FERRY_MEMORY_CAP, 1, true, &few);
+    run_banded(me, &b, plan, FERRY_MEMORY_CAP, 1, false, &few);
+    run_banded(me, &b, plan, FERRY_MEMORY_CAP, 8, false, &many);
     expect(me, many <= few + (64 << 10), "eight threads take %llu bytes, of which one takes %llu",
            (unsigned long long)many, (unsigned long long)few);
-    expect(me, run_banded(me, &b, plan, 128 << 10, 1, &few),
+    expect(me, run_banded(me, &b, plan, 128 << 10, 1, false, &few),
            "128 KiB have room for bands of a MiB");
     for (uint64_t t = 0; t < N_BANDED; t++) {
         free(b.own[t]);
         free(b.codes[t]);
         free(b.scales[t]);
+        ferry_memory_free(&b.far[t][0]);
+        ferry_memory_free(&b.far[t][1]);
     }
     ferry_tensors_destroy(b.sources);
     ferry_tensors_destroy(b.targets);
@@ -612,6 +633,7 @@ typedef struct halves {
     ferry_service *service;
     float given[BAND_PLANES], got[BAND_PLANES];
     unsigned char *codes, *scales;
+    ferry_buffer far; /* codes in memory of a device; base NULL: here */
 } halves;
 
 static void bind_halves(rank_context *me, const char *spec_text, bool is_delta,
@@ -620,8 +642,12 @@ static void bind_halves(rank_context *me, const char *spec_text, bool is_delta,
     enum { ALL = BAND_PLANES * BAND_ROWS * BAND_COLUMNS };
     h->codes = take(me, ALL / 2);
     h->scales = take(me, ALL / 16);
+    if (getenv("FERRY_TEST_FAR") != NULL) {
+        must(me, ferry_memory_alloc(NULL, device_kind(), 0, ALL / 2, &h->far, &me->error));
+    }
     const ferry_buffer buffers[] = {
-        numbers, ferry_buffer_of(h->given, sizeof h->given), ferry_buffer_of(h->codes, ALL / 2),
+        numbers, ferry_buffer_of(h->given, sizeof h->given),
+        h->far.base != NULL ? h->far : ferry_buffer_of(h->codes, ALL / 2),
         ferry_buffer_of(h->scales, ALL / 16), ferry_buffer_of(h->got, sizeof h->got)};
     static const char *const names[] = {"w", "g", "w", "w.s", "g"};
     must(me, ferry_spec_parse(spec_text, strlen(spec_text), "halves", &h->spec, &me->error));
@@ -649,6 +675,16 @@ static void free_halves(halves *h)
     ferry_spec_destroy(h->spec);
     free(h->codes);
     free(h->scales);
+    ferry_memory_free(&h->far);
+}
+
+static void run_halves(rank_context *me, const halves *h)
+{
+    enum { ALL = BAND_PLANES * BAND_ROWS * BAND_COLUMNS };
+    must(me, ferry_service_run(h->service, NULL, &me->error));
+    if (h->far.base != NULL) {
+        copy_far(me, ferry_buffer_of(h->codes, ALL / 2), h->far);
+    }
 }
 
 /*
@@ -676,7 +712,7 @@ void case_nvfp4_bands(rank_context *me)
         }
         give_scales(run, h.given);
         memset(h.got, 0, sizeof h.got);
-        must(me, ferry_service_run(h.service, NULL, &me->error));
+        run_halves(me, &h);
         if (me->rank == 0) {
             check_halves(me, run, h.given, h.codes, h.scales);
         }
@@ -714,7 +750,7 @@ void case_nvfp4_devices(rank_context *me)
             copy_far(me, there, ferry_buffer_of(own, bytes));
         }
         give_scales(run, h.given);
-        must(me, ferry_service_run(h.service, NULL, &me->error));
+        run_halves(me, &h);
         if (me->rank == 1) {
             check_halves(me, run, h.given, h.codes, h.scales);
         }

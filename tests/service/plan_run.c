@@ -5,8 +5,13 @@
  * Moves what a folder holds, for plans.py to look at. FOLDER/spec.json is the spec, and FOLDER/rR
  * lists what rank R has, a tensor a line: S or D, bytes, a file's name, the tensor's name. A source
  * is read from its file; a destination is written to FILE.V after run V, which moves the sources
- * with each byte xor V * 59. Ranks are processes, or with threads=1 threads.
+ * with each byte xor V * 59. Ranks are processes, or with threads=1 threads. With FERRY_TEST_FAR
+ * three of four buffers lie in memory of devices, and what is said of memory is true of their
+ * image.
  */
+#include "support/devices.h"
+
+#include <ferry/pack.h>
 #include <ferry/plan.h>
 #include <ferry/service.h>
 #include <ferry/spec.h>
@@ -30,6 +35,7 @@ typedef struct tensor {
     unsigned char *own;       /* a source's bytes */
     unsigned char *memory[2]; /* with guards; a destination has two if it is swapped */
     ferry_buffer buffer[2];
+    ferry_buffer far[2]; /* with guards, in memory of a device; base NULL: it is the host's */
 } tensor;
 
 typedef struct settings {
@@ -72,11 +78,55 @@ static FILE *open_file(const rank_state *me, const char *name, const char *mode)
     return file;
 }
 
+/* All of it, at once. */
+static void copy_bytes(rank_state *me, ferry_buffer to, ferry_buffer from)
+{
+    ferry_box boxes[2] = {FERRY_BOX_INIT, FERRY_BOX_INIT};
+    for (int i = 0; i < 2; i++) {
+        boxes[i].buffer = i == 0 ? to : from;
+        boxes[i].n_dims = 1;
+        boxes[i].length[0] = from.bytes;
+        boxes[i].stride[0] = 1;
+    }
+    must(me, ferry_box_copy(&boxes[0], &boxes[1], NULL, NULL, &me->error));
+}
+
+/* Between memory of a device and its image on the host. */
+static void copy_images(rank_state *me, const tensor *t, bool back)
+{
+    for (unsigned i = 0; i < 2; i++) {
+        if (t->far[i].base != NULL) {
+            ferry_buffer image = ferry_buffer_of(t->memory[i], t->far[i].bytes);
+            copy_bytes(me, back ? image : t->far[i], back ? t->far[i] : image);
+        }
+    }
+}
+
+/* One in four stays on the host; FERRY_TEST_FAR is a seed. Pairs lie together mostly. */
+static void put_far(rank_state *me, tensor *t)
+{
+    const char *seed = getenv("FERRY_TEST_FAR");
+    for (unsigned i = 0; i < 2 && seed != NULL; i++) {
+        uint64_t number = strtoull(seed, NULL, 10) * 1009 + me->rank * 97 + me->n_tensors * 13;
+        uint64_t drawn = (number + (me->n_tensors % 5 == 4 ? i : 0)) * 0x9e3779b97f4a7c15u >> 40;
+        if (drawn % 4 == 0) {
+            continue;
+        }
+        must(me, ferry_memory_alloc(NULL, device_kind(), device_number((int32_t)(drawn / 4 % 2)),
+                                    t->bytes + 2 * GUARD, &t->far[i], &me->error));
+        t->buffer[i] = t->far[i];
+        t->buffer[i].base = (unsigned char *)t->far[i].base + GUARD;
+        t->buffer[i].bytes = t->bytes;
+    }
+    copy_images(me, t, false);
+}
+
 static void take_tensor(rank_state *me, tensor *t, ferry_transport *transport)
 {
     uint64_t all = t->bytes + 2 * GUARD;
+    bool is_far = getenv("FERRY_TEST_FAR") != NULL;
     for (unsigned i = 0; i < 2; i++) {
-        if (me->settings->memory == 1 && !t->is_source) {
+        if (!is_far && me->settings->memory == 1 && !t->is_source) {
             must(me, ferry_memory_alloc(transport, FERRY_MEMORY_HOST, 0, all, &t->buffer[i],
                                         &me->error));
         } else {
@@ -90,6 +140,7 @@ static void take_tensor(rank_state *me, tensor *t, ferry_transport *transport)
         t->buffer[i].base = t->memory[i] + GUARD;
         t->buffer[i].bytes = t->bytes;
     }
+    put_far(me, t);
     if (t->is_source) {
         FILE *file = open_file(me, t->file, "rb");
         t->own = malloc(t->bytes + 1);
@@ -191,9 +242,11 @@ static void *run_rank(void *context)
             for (uint64_t j = 0; t->is_source && j < t->bytes; j++) {
                 t->memory[0][GUARD + j] = (unsigned char)(t->own[j] ^ (run * 59));
             }
+            copy_images(me, t, false);
         }
         must(me, ferry_service_run(service, NULL, &me->error));
         for (size_t i = 0; i < me->n_tensors; i++) {
+            copy_images(me, &me->tensors[i], true);
             check_guards(me, &me->tensors[i]);
             if (!me->tensors[i].is_source) {
                 write_out(me, &me->tensors[i], run);
@@ -210,6 +263,7 @@ static void *run_rank(void *context)
             } else {
                 free(t->memory[j]);
             }
+            ferry_memory_free(&t->far[j]);
         }
         free(t->own);
     }

@@ -58,6 +58,7 @@ static const case_row cases[] = {
     {.name = "swap", .n_ranks = 3, .run = case_swap},
     {.name = "relays", .n_ranks = 6, .run = case_relays},
     {.name = "quantize", .n_ranks = 3, .run = case_quantize},
+    {.name = "made", .n_ranks = 3, .run = case_made},
     {.name = "quantize_bands", .n_ranks = 3, .run = case_quantize_bands},
     {.name = "nvfp4_bands", .n_ranks = 3, .run = case_nvfp4_bands},
     {.name = "nvfp4_devices", .n_ranks = 2, .run = case_nvfp4_devices},

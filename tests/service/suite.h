@@ -104,6 +104,9 @@ void case_nvfp4_devices(rank_context *me);
 void case_quantize_resume(rank_context *me);
 void case_bad_quantize(rank_context *me);
 
+/* cases_made.c */
+void case_made(rank_context *me);
+
 /* cases_dequantize.c */
 void case_dequantize(rank_context *me);
 

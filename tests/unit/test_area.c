@@ -285,6 +285,36 @@ static void check_walk(const pair *p)
              (unsigned long long)p->seed, (unsigned long long)k);
 }
 
+/*
+ * What a part touches lies within its hull, which is no larger than the whole steps of the
+ * outermost dimension in which its ends differ; of a part of one run it is just that.
+ */
+static void check_hull_of_part(const pair *p)
+{
+    const sample *s = &p->from;
+    uint64_t last = p->first + p->bytes - 1, step = s->area.bytes, begin, end;
+    fy_area_hull_of(&s->area, p->first, p->bytes, &begin, &end);
+    if (p->bytes == 0) {
+        assert_true(begin == 0 && end == 0);
+        return;
+    }
+    uint64_t from = p->first, to = last, least = UINT64_MAX, most = 0;
+    for (uint32_t d = 0; d < s->area.n_dims; d++) {
+        step /= s->area.length[d];
+        if (p->first / step != last / step) {
+            from = p->first / step * step;
+            to = last / step * step + step - 1;
+            break;
+        }
+    }
+    for (uint64_t k = from; k <= to; k++) {
+        least = s->places[k] < least ? s->places[k] : least;
+        most = s->places[k] > most ? s->places[k] : most;
+    }
+    check_at(begin == least && end == most + 1, "seed %llu: a hull from %llu to %llu",
+             (unsigned long long)p->seed, (unsigned long long)begin, (unsigned long long)end);
+}
+
 /* Bytes that spans have told of, each once. */
 typedef struct told {
     const sample *s;
@@ -371,6 +401,7 @@ static void check_pair(pair *p, uint32_t n_ranges, uint64_t *seed)
         p->bytes = p->from.bytes - p->first;
         p->bytes = i == 0 ? p->bytes : random_u64(seed) % (p->bytes + 1);
         check_walk(p);
+        check_hull_of_part(p);
         check_spans(p);
         check_copies(p);
         check_packs(p);

@@ -9,6 +9,7 @@ ferry_status fy_cuda_largest_of(fy_exec_queue *queue, const fy_blocks *blocks, c
                                 float *largest_out, ferry_error *error);
 /* nvfp4.c: its nvfp4, likewise. */
 ferry_status fy_cuda_nvfp4_of(fy_exec_queue *queue, const fy_halves *matrix, const void *base,
-                              void *codes_out, void *scales_out, ferry_error *error);
+                              const fy_exec_place *codes, const fy_exec_place *scales,
+                              ferry_error *error);
 
 #endif

@@ -57,12 +57,8 @@ static ferry_status copy_rows(fy_exec_queue *queue, fy_cuda_place to, fy_cuda_pl
 {
     uint64_t windows = fy_cuda_windows_of(row_bytes), begin = 0, end = 0;
     fy_cuda_rows one = {.row_bytes = row_bytes, .windows = fy_cuda_divisor_of((uint32_t)windows)};
-    if (from.area->n_dims == 0) { /* what is before and behind these rows may be nobody's */
-        begin = from.area->offset + first * row_bytes;
-        end = begin + n_rows * row_bytes;
-    } else {
-        fy_area_hull(from.area, &begin, &end);
-    }
+    /* What is before and behind these rows may be nobody's. */
+    fy_area_hull_of(from.area, first * row_bytes, n_rows * row_bytes, &begin, &end);
     one.from_begin = from.base + begin;
     one.from_end = from.base + end;
     for (uint64_t n; n_rows > 0; first += n, n_rows -= n) {

@@ -10,7 +10,7 @@
 
 /*
  * NVFP4 of a matrix: a thread makes a block's codes and its scale, in the queue's scratch, from
- * where they go to the host: nine bytes for sixteen numbers.
+ * where they go to their places: nine bytes for sixteen numbers.
  */
 
 enum { BLOCK = 16 };
@@ -19,7 +19,7 @@ typedef struct late_halves {
     fy_cuda_late late;
     fy_halves matrix;
     const char *base;
-    char *codes_out, *scales_out;
+    fy_exec_place codes, scales;
 } late_halves;
 
 static uint32_t number_of(uint32_t kind)
@@ -64,14 +64,24 @@ static ferry_status launch(fy_exec_queue *queue, const fy_halves *m, uint64_t fr
     return FERRY_OK;
 }
 
-static ferry_status take_out(fy_exec_queue *queue, CUdeviceptr from, char *to, uint64_t bytes,
-                             ferry_error *error)
+/* To bytes from `at` on of a place. */
+static ferry_status take_out(fy_exec_queue *queue, CUdeviceptr from, const fy_exec_place *to,
+                             uint64_t at, uint64_t bytes, ferry_error *error)
 {
-    fy_area flat = fy_area_flat(0, bytes);
-    const fy_cuda_side_of source = {
-        .area = &flat, .base = (void *)(uintptr_t)from, .is_reached = true, .is_device = true};
-    const fy_cuda_side_of target = {.area = &flat, .base = to};
-    return fy_cuda_stage_copy(queue, &target, &source, 0, bytes, NULL, error);
+    uint64_t first = to->first + at;
+    fy_area flat = fy_area_flat(0, first + bytes);
+    const fy_cuda_side_of source = {.area = &flat,
+                                    .base = (void *)(uintptr_t)(from - first),
+                                    .is_reached = true,
+                                    .is_device = true};
+    fy_cuda_side_of target;
+    if (to->base == NULL) {
+        return FERRY_OK;
+    }
+    FY_TRY(fy_cuda_side_find(queue, &to->area, to->base, first, bytes, &target, error));
+    return target.is_reached
+               ? fy_cuda_move(queue, &to->area, to->base, &flat, source.base, first, bytes, error)
+               : fy_cuda_stage_copy(queue, &target, &source, first, bytes, NULL, error);
 }
 
 static ferry_status make_all(fy_exec_queue *queue, const late_halves *one,
@@ -85,8 +95,8 @@ static ferry_status make_all(fy_exec_queue *queue, const late_halves *one,
         CUdeviceptr codes = scratch->packed, scales = codes + n * code_row;
         uint64_t from = (uint64_t)(uintptr_t)one->base + row * pitch;
         FY_TRY(launch(queue, m, from, n, codes, scales, error));
-        FY_TRY(take_out(queue, codes, one->codes_out + row * code_row, n * code_row, error));
-        FY_TRY(take_out(queue, scales, one->scales_out + row * scale_row, n * scale_row, error));
+        FY_TRY(take_out(queue, codes, &one->codes, row * code_row, n * code_row, error));
+        FY_TRY(take_out(queue, scales, &one->scales, row * scale_row, n * scale_row, error));
     }
     return FERRY_OK;
 }
@@ -126,13 +136,14 @@ static ferry_status perform(fy_exec_queue *queue, const fy_cuda_late *late, ferr
 }
 
 ferry_status fy_cuda_nvfp4_of(fy_exec_queue *queue, const fy_halves *matrix, const void *base,
-                              void *codes_out, void *scales_out, ferry_error *error)
+                              const fy_exec_place *codes, const fy_exec_place *scales,
+                              ferry_error *error)
 {
     const late_halves one = {.late = {.perform = perform},
                              .matrix = *matrix,
                              .base = base,
-                             .codes_out = codes_out,
-                             .scales_out = scales_out};
+                             .codes = *codes,
+                             .scales = *scales};
     if (matrix->n_rows == 0 || matrix->n_columns == 0) {
         return FERRY_OK;
     }

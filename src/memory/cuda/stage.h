@@ -19,6 +19,14 @@ typedef struct fy_cuda_side_of {
     bool is_device;  /* the device's */
 } fy_cuda_side_of;
 
+/*
+ * Bytes [first, first + bytes) of an area at base, which are in one allocation: what they are to
+ * the queue's device. Of verbs.c. Entered.
+ */
+ferry_status fy_cuda_side_find(const fy_exec_queue *queue, const fy_area *area, const void *base,
+                               uint64_t first, uint64_t bytes, fy_cuda_side_of *side_out,
+                               ferry_error *error);
+
 /* Bytes of an element of that kind of numbers. */
 static inline uint64_t fy_cuda_element_bytes(uint32_t kind)
 {

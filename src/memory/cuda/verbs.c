@@ -25,13 +25,13 @@ static bool reaches(int32_t device, fy_space space)
             (space.device == device || (!space.is_import && fy_cuda_sees(device, space.device))));
 }
 
-/* A side. Entered. */
-static ferry_status side_of(const fy_exec_queue *queue, const fy_area *area, const void *base,
-                            fy_cuda_side_of *side_out, ferry_error *error)
+ferry_status fy_cuda_side_find(const fy_exec_queue *queue, const fy_area *area, const void *base,
+                               uint64_t first, uint64_t bytes, fy_cuda_side_of *side_out,
+                               ferry_error *error)
 {
     uint64_t begin, end;
     fy_cuda_reach reach;
-    fy_area_hull(area, &begin, &end);
+    fy_area_hull_of(area, first, bytes, &begin, &end);
     FY_TRY(fy_cuda_reach_of(queue->device, base, begin, end, queue->is_late, &reach, error));
     *side_out = (fy_cuda_side_of){.area = area,
                                   .base = (void *)(uintptr_t)base,
@@ -40,13 +40,26 @@ static ferry_status side_of(const fy_exec_queue *queue, const fy_area *area, con
     return FERRY_OK;
 }
 
+/* A copy, a hash (of from) or a cast, as it is kept while the queue waits. */
+typedef struct late_verb {
+    fy_cuda_late late;
+    fy_area to, from;
+    void *to_base;
+    const void *from_base;
+    uint64_t first, n;             /* bytes, or elements */
+    uint64_t to_bytes, from_bytes; /* of one of them */
+    uint64_t *hash_out;
+    fy_cast cast;
+} late_verb;
+
 /* The sides of a verb. Where none is the device's, pinned memory is like other memory. */
-static ferry_status sides_of(const fy_exec_queue *queue, const fy_area *to, void *to_base,
-                             const fy_area *from, const void *from_base,
+static ferry_status sides_of(const fy_exec_queue *queue, const late_verb *v,
                              fy_cuda_side_of sides_out[2], ferry_error *error)
 {
-    FY_TRY(side_of(queue, to, to_base, &sides_out[0], error));
-    FY_TRY(side_of(queue, from, from_base, &sides_out[1], error));
+    FY_TRY(fy_cuda_side_find(queue, &v->to, v->to_base, v->first * v->to_bytes, v->n * v->to_bytes,
+                             &sides_out[0], error));
+    FY_TRY(fy_cuda_side_find(queue, &v->from, v->from_base, v->first * v->from_bytes,
+                             v->n * v->from_bytes, &sides_out[1], error));
     if (!sides_out[0].is_device && !sides_out[1].is_device) {
         sides_out[0].is_reached = sides_out[1].is_reached = false;
     }
@@ -111,17 +124,6 @@ static ferry_status copy_sides(fy_exec_queue *queue, const fy_cuda_side_of sides
                             : fy_cuda_hash_side(queue, hashed, first, bytes, hash_out, error);
 }
 
-/* A copy, a hash (of from) or a cast, as it is kept while the queue waits. */
-typedef struct late_verb {
-    fy_cuda_late late;
-    fy_area to, from;
-    void *to_base;
-    const void *from_base;
-    uint64_t first, n; /* bytes, or elements */
-    uint64_t *hash_out;
-    fy_cast cast;
-} late_verb;
-
 /* Now, or later; what is wrong with the sides is said now. */
 static ferry_status give(fy_exec_queue *queue, const late_verb *one, ferry_error *error)
 {
@@ -132,8 +134,7 @@ static ferry_status give(fy_exec_queue *queue, const late_verb *one, ferry_error
         uint64_t before;
         status = fy_cuda_begin_sound(queue, &before, error);
         if (status == FERRY_OK) {
-            status =
-                sides_of(queue, &one->to, one->to_base, &one->from, one->from_base, sides, error);
+            status = sides_of(queue, one, sides, error);
             status = fy_cuda_end(queue, before, status, error);
         }
     }
@@ -148,8 +149,7 @@ static ferry_status perform_copy(fy_exec_queue *queue, const fy_cuda_late *what,
     fy_cuda_side_of sides[2];
     uint64_t before;
     FY_TRY(fy_cuda_begin_sound(queue, &before, error));
-    ferry_status status =
-        sides_of(queue, &one->to, one->to_base, &one->from, one->from_base, sides, error);
+    ferry_status status = sides_of(queue, one, sides, error);
     FY_THEN(status, copy_sides(queue, sides, one->first, one->n, one->hash_out, error));
     return fy_cuda_end(queue, before, status, error);
 }
@@ -165,6 +165,8 @@ static ferry_status copy(fy_exec_queue *queue, const fy_area *to, void *to_base,
                            .from_base = from_base,
                            .first = first,
                            .n = bytes,
+                           .to_bytes = 1,
+                           .from_bytes = 1,
                            .hash_out = hash_out};
     return bytes == 0 && hash_out == NULL ? FERRY_OK : give(queue, &one, error);
 }
@@ -175,7 +177,8 @@ static ferry_status perform_hash(fy_exec_queue *queue, const fy_cuda_late *what,
     fy_cuda_side_of side = {.is_reached = false};
     uint64_t before;
     FY_TRY(fy_cuda_begin_sound(queue, &before, error));
-    ferry_status status = side_of(queue, &one->from, one->from_base, &side, error);
+    ferry_status status =
+        fy_cuda_side_find(queue, &one->from, one->from_base, one->first, one->n, &side, error);
     FY_THEN(status, fy_cuda_hash_side(queue, &side, one->first, one->n, one->hash_out, error));
     return fy_cuda_end(queue, before, status, error);
 }
@@ -189,6 +192,7 @@ static ferry_status hash(fy_exec_queue *queue, const fy_area *area, const void *
                            .from_base = base,
                            .first = first,
                            .n = bytes,
+                           .from_bytes = 1,
                            .hash_out = hash_out};
     return give(queue, &one, error);
 }
@@ -204,12 +208,11 @@ static ferry_status perform_cast(fy_exec_queue *queue, const fy_cuda_late *what,
     fy_cuda_side_of sides[2];
     uint64_t before;
     FY_TRY(fy_cuda_begin_sound(queue, &before, error));
-    ferry_status status = sides_of(queue, &v->to, v->to_base, &v->from, v->from_base, sides, error);
+    ferry_status status = sides_of(queue, v, sides, error);
     FY_THEN(status, fy_cuda_cast_sides(queue, how, sides, v->first, v->n, error));
     if (status == FERRY_OK && v->hash_out != NULL) {
-        uint64_t bytes = fy_cast_numbers(how) * fy_cuda_element_bytes(how->to_kind);
-        status =
-            fy_cuda_hash_side(queue, &sides[0], v->first * bytes, v->n * bytes, v->hash_out, error);
+        status = fy_cuda_hash_side(queue, &sides[0], v->first * v->to_bytes, v->n * v->to_bytes,
+                                   v->hash_out, error);
     }
     return fy_cuda_end(queue, before, status, error);
 }
@@ -225,6 +228,8 @@ static ferry_status cast(fy_exec_queue *queue, const fy_cast *how, const fy_area
                            .from_base = from_base,
                            .first = first,
                            .n = n,
+                           .to_bytes = fy_cast_numbers(how) * fy_cuda_element_bytes(how->to_kind),
+                           .from_bytes = fy_cuda_element_bytes(how->from_kind),
                            .hash_out = hash_out,
                            .cast = *how};
     return n == 0 && hash_out == NULL ? FERRY_OK : give(queue, &one, error);
