@@ -268,9 +268,9 @@ PyObject *fp_service_register_many(PyObject *self, PyObject *args)
 
 /*
  * Boxes of shards: (task_id, tensor, peer, name, dtype, shape, element_bytes, first, begin,
- * length). The tensor has the shard's shape, in any strides, or is its bytes in a row; then the row
- * begins with element `first` of the shape, so that it may be a part. The hold is the tensor, not
- * the box.
+ * length). The tensor has the shard's shape, in any strides, or is its elements in a row; then the
+ * row begins with element `first` of the shape, so that it may be a part. The hold is the tensor,
+ * not the box.
  */
 typedef struct piece {
     PyObject *dtype; /* str or None */
@@ -315,21 +315,33 @@ static bool is_of_shape(const fp_view *view, const piece *p)
            view->dtype.element_bits == 8 * p->element_bytes;
 }
 
+/* How far apart the elements of a row lie, in bytes; 0: the tensor is none. */
+static uint64_t stride_of_row(const fp_view *view, const piece *p)
+{
+    if (view->is_contiguous) {
+        return p->element_bytes;
+    }
+    bool is_row = view->n_dims == 1 && view->dtype.element_bits == 8 * p->element_bytes;
+    return is_row ? view->stride[0] : 0;
+}
+
 /* Lies in the library's hands then: whether the box is within the buffer. */
 static bool box_of_piece(fp_service *own, const fp_view *view, const end *e, const piece *p,
                          ferry_box *box)
 {
+    uint64_t apart = stride_of_row(view, p);
     fp_view_box(view, box);
     if (p->first != 0 || !is_of_shape(view, p)) {
-        if (!view->is_contiguous) {
+        if (apart == 0) {
             char text[160];
             fp_hold_words(e->name, e->task_id, text);
             fp_raise_format(FERRY_ERR_INVALID_INPUT,
-                            "tensor \"%s\" is not contiguous, and has not the shape of its shard",
+                            "tensor \"%s\" is not contiguous, and has not the shape of its shard: "
+                            "give it contiguous, or in that shape",
                             text);
             return false;
         }
-        uint64_t stride = p->element_bytes;
+        uint64_t stride = apart;
         for (uint32_t d = p->n_dims; d-- > 0;) {
             box->stride[d] = stride;
             stride *= p->shape[d];
@@ -341,7 +353,7 @@ static bool box_of_piece(fp_service *own, const fp_view *view, const end *e, con
     if (!fp_service_buffer(own, view->space, view->base, box->buffer.bytes, &box->buffer)) {
         return false;
     }
-    box->offset = 0 - p->first * p->element_bytes;
+    box->offset = 0 - p->first * apart;
     for (uint32_t d = 0; d < p->n_dims; d++) {
         box->offset += p->begin[d] * box->stride[d];
         box->length[d] = p->length[d];

@@ -73,8 +73,11 @@ def cut(full, side, name, rank):
 
 def strided(rng, values):
     """The same values in memory of other strides, as numpy or as torch."""
-    if values.ndim == 1 or rng.random() < 0.3:
+    if rng.random() < 0.3:
         holder = values.copy()
+    elif values.ndim == 1:
+        holder = np.zeros(3 * len(values), values.dtype)[1::rng.randint(1, 3)][:len(values)]
+        holder[...] = values
     else:
         order = list(range(values.ndim))
         rng.shuffle(order)
@@ -116,6 +119,17 @@ def random_refits(rank, n_ranks, seeds):
     return wrong
 
 
+def flat_parts(rank, n_ranks, spec):
+    """Each rank has its part of the row in every second element of its memory, or every third."""
+    memory = np.full(40, -1, np.float32)
+    new = memory[2::2 + rank % 2][:5 if rank < 4 else 4]
+    old = {"w": np.arange(24, dtype=np.float32).reshape(4, 6)} if rank == 0 else None
+    with ferry.Refit(old, {"w": new}, spec) as planned:
+        planned.run()
+    assert (memory == -1).sum() == len(memory) - len(new), memory
+    return new.astype(int).tolist()
+
+
 def whole(name="w", shape=(4, 6), dtype="bf16", flat=False):
     cut_flat = {"flat": {"axis": "a"}} if flat else {}
     side = {"mesh": [["a", 1]], "rules": [{"match": "*", **cut_flat}]}
@@ -152,6 +166,12 @@ class Strides(unittest.TestCase):
             old += 1
             planned.run()
         self.assertTrue(np.array_equal(new, old))
+
+    def test_a_flat_shard_is_a_row_in_any_stride(self):
+        spec = whole(dtype="f32")
+        spec["destination"] = {"mesh": [["a", 5]], "rules": [{"match": "*", "flat": {"axis": "a"}}]}
+        rows = run_ranks(flat_parts, 5, spec)
+        self.assertEqual(sum(rows, []), list(range(24)))
 
 
 @unittest.skipIf(np is None, "numpy is not installed")
