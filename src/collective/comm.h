@@ -41,7 +41,8 @@ enum { FY_MIX_OP_SHUTDOWN = FERRY_MIXED_N_OPS, FY_MIX_OP_REFUSED, FY_MIX_OP_TUNE
 /* Why another rank's handle is broken. */
 typedef struct fy_mix_notice {
     _Atomic uint64_t status; /* FERRY_OK: none has come; written last */
-    char sentence[FERRY_ERROR_BYTES - sizeof(uint64_t)];
+    uint64_t from;           /* the call that was cancelled: those before it go on; 0: none do */
+    char sentence[FERRY_ERROR_BYTES - 2 * sizeof(uint64_t)];
 } fy_mix_notice;
 
 /*
@@ -164,8 +165,17 @@ fy_progress fy_comm_advance(ferry_mixed_comm *comm, fy_mix_lane *lane);
 /* This handle is broken: remembers why, and tells all contacts. The first reason stands. */
 void fy_comm_break(ferry_mixed_comm *comm, ferry_status status, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
-/* FERRY_OK, or why the handle or its world is broken. Looks for notices, and at `cancelled`. */
+/*
+ * The same because this rank cancels call `number`. Ranks that are slower, and still in calls
+ * before it, end those first: what nobody has cancelled ends well.
+ */
+void fy_comm_cancel(ferry_mixed_comm *comm, uint64_t number, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+/* FERRY_OK, or why the handle or its world is broken. Looks for notices. */
 ferry_status fy_comm_state(ferry_mixed_comm *comm, ferry_error *error);
+/* The same of call `number`, which goes on where a later one was cancelled. Looks at `cancelled`.
+ */
+ferry_status fy_comm_call_state(ferry_mixed_comm *comm, uint64_t number, ferry_error *error);
 static inline bool fy_comm_is_cancelled(const ferry_mixed_comm *comm)
 {
     return comm->state.cancelled != NULL && atomic_load(comm->state.cancelled);

@@ -190,7 +190,8 @@ ferry_status fy_comm_begin(ferry_mixed_comm *comm, uint32_t op, const ferry_mixe
                            ferry_status refusal, ferry_error *error)
 {
     ferry_error own;
-    ferry_status status = fy_comm_state(comm, refusal == FERRY_OK ? error : &own);
+    ferry_status status =
+        fy_comm_call_state(comm, comm->state.call.number + 1, refusal == FERRY_OK ? error : &own);
     if (status == FERRY_OK) {
         status = fy_comm_check_ready(comm, "run", refusal == FERRY_OK ? error : &own);
     }

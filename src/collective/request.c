@@ -38,9 +38,9 @@ static void obey_cancel(fy_mix_request *request)
     ferry_mixed_comm *comm = request->comm;
     fy_mix_driver d = {.comm = comm, .n = comm->state.call.n_driven};
     if (atomic_load(&request->cancelled) && !fy_mix_is_over(&d)) {
-        fy_comm_break(comm, FERRY_ERR_ABORTED, "rank %u cancelled call %llu",
-                      comm->program.topology.world_rank,
-                      (unsigned long long)comm->state.call.number);
+        uint64_t number = comm->state.call.number;
+        fy_comm_cancel(comm, number, "rank %u cancelled call %llu",
+                       comm->program.topology.world_rank, (unsigned long long)number);
     }
 }
 
@@ -117,7 +117,7 @@ static void test_once(fy_mix_request *request)
     obey_cancel(request);
     poll_once(request);
     fy_works_move(comm->world);
-    status = fy_comm_state(comm, &request->error);
+    status = fy_comm_call_state(comm, comm->state.call.number, &request->error);
     if (status != FERRY_OK) {
         close_request(request, fy_mix_drain(comm, status));
     } else if (fy_mix_is_over(&d)) {
@@ -156,7 +156,8 @@ static ferry_status wait_request(ferry_request *base, ferry_error *error)
     }
     if (!request->done) {
         obey_cancel(request);
-        status = fy_comm_state(request->comm, &request->error);
+        status =
+            fy_comm_call_state(request->comm, request->comm->state.call.number, &request->error);
         status = status == FERRY_OK
                      ? fy_mix_work_until_over(request->comm, FY_JOINT_MIXED_RUN, &request->error)
                      : fy_mix_drain(request->comm, status);
@@ -178,10 +179,10 @@ static void move_on(void *context, int64_t until_ns)
     if (request != NULL && seize(request)) {
         if (request->is_held && !request->done) {
             obey_cancel(request);
-            if (fy_comm_state(comm, NULL) == FERRY_OK) {
+            if (fy_comm_call_state(comm, comm->state.call.number, NULL) == FERRY_OK) {
                 poll_once(request);
             }
-            ferry_status status = fy_comm_state(comm, NULL);
+            ferry_status status = fy_comm_call_state(comm, comm->state.call.number, NULL);
             if (status != FERRY_OK) {
                 fy_mix_drain(comm, status);
             }

@@ -131,7 +131,7 @@ static void put_notice(ferry_mixed_comm *comm, uint32_t rank, uint32_t number)
 {
     fy_mix_notice *notice = control_at(comm, notice_at(comm, comm->program.topology.local_rank));
     uint64_t there = notice_at(comm, number);
-    ferry_buffer source = ferry_buffer_of(notice->sentence, sizeof notice->sentence);
+    ferry_buffer source = ferry_buffer_of(&notice->from, sizeof *notice - sizeof notice->status);
     ferry_buffer none = ferry_buffer_of(NULL, 0);
     ferry_signal status = {comm->boards.control, there, notice->status, FERRY_SIGNAL_SET};
     ferry_signal count = {comm->boards.control, FY_MIX_CONTROL_NOTICES, 1, FERRY_SIGNAL_ADD};
@@ -145,19 +145,18 @@ static void put_notice(ferry_mixed_comm *comm, uint32_t rank, uint32_t number)
     }
 }
 
-void fy_comm_break(ferry_mixed_comm *comm, ferry_status status, const char *format, ...)
+static void break_from(ferry_mixed_comm *comm, uint64_t from, ferry_status status,
+                       const char *format, va_list arguments)
 {
-    va_list arguments;
     pthread_mutex_lock(&comm->wires.network);
     if (atomic_load(&comm->broken) == FERRY_OK) {
-        va_start(arguments, format);
         fy_vprint(comm->reason.message, sizeof comm->reason.message, format, arguments);
-        va_end(arguments);
         if (comm->boards.control != NULL && !fy_failed(comm->world->failure)) {
             /* This rank's own number among its contacts is free to hold what is sent. */
             fy_mix_notice *notice =
                 control_at(comm, notice_at(comm, comm->program.topology.local_rank));
             notice->status = (uint64_t)status;
+            notice->from = from;
             snprintf(notice->sentence, sizeof notice->sentence, "%.*s",
                      (int)sizeof notice->sentence - 1, comm->reason.message);
             for_contacts(comm, put_notice);
@@ -168,31 +167,60 @@ void fy_comm_break(ferry_mixed_comm *comm, ferry_status status, const char *form
     pthread_mutex_unlock(&comm->wires.network);
 }
 
-static void read_notices(ferry_mixed_comm *comm)
+void fy_comm_break(ferry_mixed_comm *comm, ferry_status status, const char *format, ...)
+{
+    va_list arguments;
+    va_start(arguments, format);
+    break_from(comm, 0, status, format, arguments);
+    va_end(arguments);
+}
+
+void fy_comm_cancel(ferry_mixed_comm *comm, uint64_t number, const char *format, ...)
+{
+    va_list arguments;
+    va_start(arguments, format);
+    break_from(comm, number, FERRY_ERR_ABORTED, format, arguments);
+    va_end(arguments);
+}
+
+/* Passes a notice on to this rank's contacts, as it came. */
+static void obey_notice(ferry_mixed_comm *comm, uint64_t from, ferry_status status,
+                        const char *format, ...)
+{
+    va_list arguments;
+    va_start(arguments, format);
+    break_from(comm, from, status, format, arguments);
+    va_end(arguments);
+}
+
+/* What ends call `number`: of one that cancelled a later call there is nothing to hear yet. */
+static void read_notices(ferry_mixed_comm *comm, uint64_t number)
 {
     for (uint32_t contact = 0; contact < fy_mix_contact_count(&comm->program.topology); contact++) {
         const fy_mix_notice *notice = control_at(comm, notice_at(comm, contact));
         ferry_status status = (ferry_status)atomic_load(&notice->status);
-        if (contact != comm->program.topology.local_rank && status != FERRY_OK) {
-            fy_comm_break(comm, status, "%.*s", (int)sizeof notice->sentence - 1, notice->sentence);
+        if (contact != comm->program.topology.local_rank && status != FERRY_OK &&
+            notice->from <= number) {
+            obey_notice(comm, notice->from, status, "%.*s", (int)sizeof notice->sentence - 1,
+                        notice->sentence);
             return;
         }
     }
 }
 
-ferry_status fy_comm_state(ferry_mixed_comm *comm, ferry_error *error)
+static void look_at_notices(ferry_mixed_comm *comm, uint64_t number)
 {
-    FY_TRY(fy_world_check_process(comm->world, error));
     if (atomic_load(&comm->broken) == FERRY_OK && comm->boards.control != NULL) {
         _Atomic uint64_t *notices = control_at(comm, FY_MIX_CONTROL_NOTICES);
         if (atomic_load(notices) != 0) {
-            read_notices(comm);
-        }
-        if (fy_comm_is_cancelled(comm)) {
-            fy_comm_break(comm, FERRY_ERR_ABORTED, "rank %u cancelled a call on a queue",
-                          comm->program.topology.world_rank);
+            read_notices(comm, number);
         }
     }
+}
+
+/* FERRY_OK, or why this handle or its world is broken, as far as this rank has heard. */
+static ferry_status state_as_heard(ferry_mixed_comm *comm, ferry_error *error)
+{
     ferry_status status = (ferry_status)atomic_load(&comm->broken);
     if (status != FERRY_OK) {
         return fy_forward(error, status, &comm->reason);
@@ -201,6 +229,24 @@ ferry_status fy_comm_state(ferry_mixed_comm *comm, ferry_error *error)
         return fy_failure_get(comm->world->failure, NULL, error);
     }
     return FERRY_OK;
+}
+
+ferry_status fy_comm_state(ferry_mixed_comm *comm, ferry_error *error)
+{
+    FY_TRY(fy_world_check_process(comm->world, error));
+    look_at_notices(comm, UINT64_MAX);
+    return state_as_heard(comm, error);
+}
+
+ferry_status fy_comm_call_state(ferry_mixed_comm *comm, uint64_t number, ferry_error *error)
+{
+    FY_TRY(fy_world_check_process(comm->world, error));
+    look_at_notices(comm, number);
+    if (fy_comm_is_cancelled(comm) && comm->boards.control != NULL) {
+        fy_comm_cancel(comm, number, "rank %u cancelled a call on a queue",
+                       comm->program.topology.world_rank);
+    }
+    return state_as_heard(comm, error);
 }
 
 void fy_mix_board_write(ferry_mixed_comm *comm, uint64_t call, uint32_t op, uint32_t mode,

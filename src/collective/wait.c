@@ -228,7 +228,7 @@ static ferry_status drive(fy_mix_driver *d, ferry_error *error)
     d->worked_ns = 0;
     fy_mix_work(d);
     while (!fy_mix_is_over(d)) {
-        status = fy_comm_state(comm, error);
+        status = fy_comm_call_state(comm, comm->state.call.number, error);
         if (status != FERRY_OK) {
             return status;
         }
@@ -305,7 +305,8 @@ ferry_status fy_mix_work_until_over(ferry_mixed_comm *comm, fy_joint_call as, fe
         comm->state.on_queue = fy_order_is_entered(comm->world);
         fy_team_run(comm->team, n_lanes, drive_lane, comm);
         fy_mix_driver all = {.comm = comm, .first = 0, .n = n_lanes};
-        status = fy_mix_is_over(&all) ? FERRY_OK : fy_comm_state(comm, error);
+        status = fy_mix_is_over(&all) ? FERRY_OK
+                                      : fy_comm_call_state(comm, comm->state.call.number, error);
     } else {
         fy_mix_driver all = {.comm = comm, .first = 0, .n = n_lanes, .blocks = blocks};
         status = drive(&all, error);

@@ -104,6 +104,71 @@ static void test_cancel(void **state)
 }
 
 /*
+ * Rank 3 is in a call that the others have behind them when rank 0 cancels the next one: what
+ * nobody has cancelled ends well.
+ */
+static _Atomic bool has_sent, has_cancelled;
+static bool outrun_tests; /* rank 3 tests its request; else it waits */
+
+static void await_flag(_Atomic bool *flag)
+{
+    while (!atomic_load(flag)) {
+        sched_yield();
+    }
+}
+
+static void outrun(rank_thread *self)
+{
+    bool done = false;
+    ferry_mixed_comm *comm = NULL;
+    ferry_request *request = NULL;
+    tensors t, next;
+    fill(&t, self->rank);
+    fill(&next, self->rank);
+    expect_ok(self, open_handle(self, &comm));
+    if (self->rank == 3) {
+        expect_ok(self, start_gather(comm, &t, &request, &self->error));
+        expect_ok(self, ferry_request_test(request, &done, &self->error));
+        expect(self, !done);
+        atomic_store(&has_sent, true);
+        await_flag(&has_cancelled);
+        while (outrun_tests && !done) {
+            expect_ok(self, ferry_request_test(request, &done, &self->error));
+        }
+        expect_ok(self, ferry_request_wait(request, &self->error));
+        ferry_request_destroy(request);
+        request = NULL;
+    } else {
+        await_flag(&has_sent);
+        expect_ok(self, run_gather(comm, &t, FERRY_MIXED_FUSED_WAITS_UNICAST, &self->error));
+    }
+    expect(self, is_gathered(&t));
+    if (self->rank == 0) {
+        expect_ok(self, start_gather(comm, &next, &request, &self->error));
+        ferry_request_cancel(request);
+        expect_status(self, FERRY_ERR_ABORTED, ferry_request_wait(request, &self->error));
+        atomic_store(&has_cancelled, true);
+    } else {
+        expect_status(self, FERRY_ERR_ABORTED,
+                      run_gather(comm, &next, FERRY_MIXED_FUSED_WAITS_UNICAST, &self->error));
+        expect_says(self, "rank 0 cancelled call 2");
+    }
+    ferry_request_destroy(request);
+    ferry_mixed_comm_destroy(comm);
+}
+
+static void test_cancel_behind(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        atomic_store(&has_sent, false);
+        atomic_store(&has_cancelled, false);
+        outrun_tests = i == 1;
+        run_shape(&one_node, outrun);
+    }
+}
+
+/*
  * Of all that a rank waits for at once, the one that is not there is named: the last of them, which
  * is in no call until the others, which have all sent what they have to, have given up.
  */
@@ -260,9 +325,10 @@ static void test_late_answers(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_requests),     cmocka_unit_test(test_cancel),
-        cmocka_unit_test(test_absent),       cmocka_unit_test(test_destroy_under_way),
-        cmocka_unit_test(test_late_answers), cmocka_unit_test(test_crossed),
+        cmocka_unit_test(test_requests),          cmocka_unit_test(test_cancel),
+        cmocka_unit_test(test_cancel_behind),     cmocka_unit_test(test_absent),
+        cmocka_unit_test(test_destroy_under_way), cmocka_unit_test(test_late_answers),
+        cmocka_unit_test(test_crossed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
