@@ -21,7 +21,8 @@ from typing import (
 
 from . import _ferry, _publish
 from ._checkpoint import Checkpoint, inspect
-from ._errors import Error, FileError, InvalidInput, Unsupported, of_file
+from ._errors import Error, FileError, InvalidInput, LimitExceeded, Unsupported, of_file
+from ._errors import text as text_of
 from ._given import named_tensors
 
 if TYPE_CHECKING:
@@ -45,6 +46,7 @@ _WORDS = {
     "c64": ("C64", "complex64"),
 }  # fmt: skip
 _PART_BYTES = 5_000_000_000
+_MOST_NAME = 4072  # bytes of a name in a spec, by which files of ranks are read
 _LAYOUT = "ferry.layout.json"
 
 
@@ -540,17 +542,30 @@ def save(
         _check_library(name, tensor)
     if not isinstance(part_bytes, int) or part_bytes <= 0:
         raise InvalidInput(f"part_bytes is {part_bytes!r}: give the most bytes of a file")
-    if metadata is not None and not (
-        isinstance(metadata, Mapping)
-        and all(isinstance(text, str) for one in metadata.items() for text in one)
-    ):
-        raise InvalidInput("metadata is no dict of texts with texts, which is all that files take")
+    _check_metadata({} if metadata is None else metadata)
     return _Folder(path).write(
         lambda folder: _write_logical(folder, tensors, metadata or {}, part_bytes)
     )
 
 
+def _check_metadata(metadata: Mapping[str, str]) -> None:
+    if not isinstance(metadata, Mapping) or not all(
+        isinstance(text, str) for one in metadata.items() for text in one
+    ):
+        raise InvalidInput("metadata is no dict of texts with texts, which is all that files take")
+    for key, value in metadata.items():
+        text_of("a key of metadata", key)
+        text_of(f'metadata "{key}"', value)
+
+
 def _check_name(name: str) -> None:
+    n_bytes = len(name.encode())
+    if n_bytes > _MOST_NAME:
+        raise LimitExceeded(
+            f'tensor "{name[:40]}..." has a name of {n_bytes} bytes, and ferry takes {_MOST_NAME}: '
+            "give it a shorter one",
+            tensor=name,
+        )
     if not name:
         raise InvalidInput(
             "the name of a tensor is empty, and would not be read: give it one", tensor=name

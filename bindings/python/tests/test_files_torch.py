@@ -208,6 +208,24 @@ class Tensors(unittest.TestCase):
                     ferry.save({name: torch.zeros(2)}, self.path("a"))
                 self.assertEqual(os.listdir(self.folder.name), [])
 
+    def test_metadata_that_would_not_be_read(self) -> None:
+        for bad in ("a\0b", "a\udc80"):
+            for metadata in ({bad: "b"}, {"a": bad}):
+                with self.subTest(ascii(metadata)), self.assertRaisesRegex(ferry.InvalidInput, "metadata.*give a text without"):
+                    ferry.save({"w": torch.zeros(2)}, self.path("a"), metadata=metadata)
+                self.assertEqual(os.listdir(self.folder.name), [])
+
+    def test_names_are_as_long_as_specs_take_them(self) -> None:
+        longest = "\u00e9" * 2036
+        with self.assertRaisesRegex(ferry.LimitExceeded, "has a name of 4073 bytes, and ferry takes 4072"):
+            ferry.save({longest + "x": torch.zeros(2)}, self.path("a"))
+        ferry.save({longest: torch.ones(2)}, self.path("a"))
+        layout = {"mesh": [["a", 2]], "rules": [{"match": "*", "shard": [{"dim": 0, "axis": "a"}]}]}
+        ferry.reshard(self.path("a"), layout, self.path("b"))
+        found = {longest: torch.zeros(2)}
+        ferry.load(found, self.path("b"))
+        self.assertEqual(found[longest].tolist(), [1, 1])
+
     def test_one_folder_saved_by_several_at_once(self) -> None:
         for turn in range(10):
             path = self.path(f"turn{turn}")
