@@ -139,7 +139,7 @@ static ferry_status fill(fy_boxed *boxed, ferry_side *side, const fy_boxed_tenso
     }
     boxed->spec->destination.name = boxed->name;
     boxed->side = side;
-    FY_TRY(fy_spec_set_boxes(boxed->spec, &boxed->spec->destination, side, error));
+    FY_TRY(fy_spec_say_boxes(boxed->spec, &boxed->spec->destination, side, error));
     FY_TRY(fy_side_refuse_casts(&boxed->spec->destination,
                                 "what becomes of the tensors of a checkpoint is said by --cast, or "
                                 "by the options of the call",

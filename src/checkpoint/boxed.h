@@ -9,7 +9,8 @@
 /*
  * A sharded checkpoint in boxes: each rank's file holds the rank's parameters, which are made of
  * boxes of the model's tensors. The side is a destination's, of a spec of those tensors: so all
- * that is known of sides in boxes holds here as well.
+ * that is known of sides in boxes holds here as well. Boxes stay as they are said: there may be
+ * millions of repeats, and its memory is made where that is needed.
  */
 typedef struct fy_boxed {
     ferry_spec *spec;       /* the tensors, and the side as its destination */

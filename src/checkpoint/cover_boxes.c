@@ -129,10 +129,12 @@ static ferry_status check_stock(const fy_making_of *of, uint32_t tensor, const f
 
 ferry_status fy_making_check(const fy_making_of *of, ferry_error *error)
 {
-    const fy_memory *memory = of->boxed->spec->destination.memory;
+    fy_side *side = &of->boxed->spec->destination;
     if (of->plain->covers == NULL) {
         return FERRY_OK;
     }
+    FY_TRY(side->memory != NULL ? FERRY_OK : fy_spec_make_memory(of->boxed->spec, side, error));
+    const fy_memory *memory = side->memory;
     for (uint32_t t = 0; t < memory->n_tensors; t++) {
         const fy_memory_tensor *held = &memory->tensors[t];
         uint32_t number = of->number_in_job == NULL ? t : of->number_in_job[t];

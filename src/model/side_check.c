@@ -548,7 +548,7 @@ static ferry_dtype dtype_of(const void *context, uint32_t tensor)
     return ((const ferry_spec *)context)->tensors[tensor].dtype;
 }
 
-static ferry_status make_memory(const ferry_spec *spec, fy_side *side, ferry_error *error)
+ferry_status fy_spec_make_memory(const ferry_spec *spec, fy_side *side, ferry_error *error)
 {
     fy_memory_of of = {.side = side->boxes,
                        .role = side->name,
@@ -560,7 +560,7 @@ static ferry_status make_memory(const ferry_spec *spec, fy_side *side, ferry_err
     return fy_memory_create(&of, &side->memory, error);
 }
 
-ferry_status fy_spec_set_boxes(ferry_spec *spec, fy_side *side, ferry_side *boxes,
+ferry_status fy_spec_say_boxes(ferry_spec *spec, fy_side *side, ferry_side *boxes,
                                ferry_error *error)
 {
     checking c = {
@@ -584,8 +584,14 @@ ferry_status fy_spec_set_boxes(ferry_spec *spec, fy_side *side, ferry_side *boxe
     }
     FY_THEN(status, has_staged ? resolve_tensors(spec, side, error) : FERRY_OK);
     FY_THEN(status, check_names(&c, error));
-    FY_THEN(status, make_memory(spec, side, error));
     fy_free(c.places);
     fy_free(c.owners);
     return status;
+}
+
+ferry_status fy_spec_set_boxes(ferry_spec *spec, fy_side *side, ferry_side *boxes,
+                               ferry_error *error)
+{
+    FY_TRY(fy_spec_say_boxes(spec, side, boxes, error));
+    return fy_spec_make_memory(spec, side, error);
 }

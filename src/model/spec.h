@@ -161,6 +161,13 @@ ferry_status fy_spec_parse_side(ferry_spec *spec, const json_t *json, const fy_j
  */
 ferry_status fy_spec_set_boxes(ferry_spec *spec, fy_side *side, ferry_side *boxes,
                                ferry_error *error);
+/*
+ * The two halves of that. The second writes repeats out, which planning takes; who works with boxes
+ * as they are said may go without, and has room for many more of them.
+ */
+ferry_status fy_spec_say_boxes(ferry_spec *spec, fy_side *side, ferry_side *boxes,
+                               ferry_error *error);
+ferry_status fy_spec_make_memory(const ferry_spec *spec, fy_side *side, ferry_error *error);
 
 /* What readers of a side's members share, their context. */
 typedef struct fy_side_reading {

@@ -8,6 +8,7 @@ What is in the files that they write is looked at elsewhere. Prints the name of 
 with its reason and exits 1.
 """
 
+import array
 import fcntl
 import json
 import os
@@ -391,6 +392,67 @@ def case_what_names_leave_out():
     n = len(predictor) - 1
     assert status == 0 and err.count("\n") == 1 and "note: %d tensors of hf are left out" % n in err, err
     good("plan", "--names", "hf:megatron", src)
+
+
+def turned(layers, experts, inner, name):
+    """A GPT-OSS of one head and two hidden dimensions, which has gate and up in turns: column by column."""
+    tensors = {"model.embed_tokens.weight": ("BF16", [10, 2]), "model.norm.weight": ("BF16", [2]),
+               "lm_head.weight": ("BF16", [10, 2])}
+    for i in range(layers):
+        at, of = "model.layers.%d." % i, "mlp.experts."
+        tensors.update({at + one: ("BF16", shape) for one, shape in {
+            "input_layernorm.weight": [2], "post_attention_layernorm.weight": [2], "self_attn.sinks": [2],
+            **{"self_attn.%s_proj.weight" % part: [4, 2] for part in "qkv"}, "self_attn.o_proj.weight": [2, 4],
+            **{"self_attn.%s_proj.bias" % part: [4] for part in "qkv"}, "self_attn.o_proj.bias": [2],
+            "mlp.router.weight": [experts, 2], "mlp.router.bias": [experts],
+            of + "gate_up_proj": [experts, 2, 2 * inner], of + "gate_up_proj_bias": [experts, 2 * inner],
+            of + "down_proj": [experts, inner, 2], of + "down_proj_bias": [experts, 2]}.items()})
+    folder = source(name, tensors)
+    (folder / "config.json").write_text(json.dumps({
+        "model_type": "gpt_oss", "architectures": ["GptOssForCausalLM"], "num_hidden_layers": layers,
+        "hidden_size": 2, "vocab_size": 10, "num_attention_heads": 2, "num_key_value_heads": 2, "head_dim": 2,
+        "intermediate_size": inner, "num_local_experts": experts}))
+    return folder
+
+
+def words_of(path, name):
+    """The elements of two bytes of a tensor in a file."""
+    with open(path, "rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        begin, end = json.loads(file.read(length))[name]["data_offsets"]
+        file.seek(8 + length + begin)
+        return array.array("H", file.read(end - begin))
+
+
+def first_layer_by_hand(src, expert, inner):
+    """Both layers' weights of an expert as Megatron-Core has them, and the first one's bias: lists of rows."""
+    file, at = src / "model.safetensors", "model.layers.0.mlp.experts."
+    both = words_of(file, at + "gate_up_proj")[4 * inner * expert:4 * inner * (expert + 1)]
+    bias = words_of(file, at + "gate_up_proj_bias")[2 * inner * expert:2 * inner * (expert + 1)]
+    down = words_of(file, at + "down_proj")[2 * inner * expert:2 * inner * (expert + 1)]
+    columns = list(zip(both[:2 * inner], both[2 * inner:]))  # one of each hidden dimension
+    return columns[0::2], columns[1::2], list(bias[0::2]), list(bias[1::2]), (down[0::2], down[1::2])
+
+
+def case_more_turns_than_a_plan_takes():
+    """Experts of GPT-OSS from files to Megatron-Core, whose gate and up are of more rows than a side in boxes may
+    have in a plan (2^24), as those of 120 billion parameters are: a reshard takes turns as they are said."""
+    inner, experts = 65792, 64
+    src, out = turned(2, experts, inner, "many-turns"), FOLDER / "many"
+    assert 2 * experts * 2 * inner > 1 << 24
+    status, _, err = ask("reshard", src, "--to", "tp=2", "--names", "megatron", "--out", out)
+    assert (status, err) == (0, ""), (status, err)
+    at, half = "decoder.layers.0.mlp.experts.linear_fc", inner // 2
+    for expert in (0, experts - 1):
+        gate, up, gate_bias, up_bias, down = first_layer_by_hand(src, expert, inner)
+        for rank in range(2):
+            file, cut = out / ("rank-%05d.safetensors" % rank), slice(rank * half, (rank + 1) * half)
+            rows = [word for row in gate[cut] + up[cut] for word in row]
+            assert words_of(file, at + "1.weight%d" % expert).tolist() == rows, (expert, rank)
+            assert words_of(file, at + "1.bias%d" % expert).tolist() == gate_bias[cut] + up_bias[cut], (expert, rank)
+            rows = [word for row in down for word in row[cut]]
+            assert words_of(file, at + "2.weight%d" % expert).tolist() == rows, (expert, rank)
+    assert good("verify", src, out).startswith("equal: ")
 
 
 def case_verify_of_names():
