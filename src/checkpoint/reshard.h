@@ -125,9 +125,11 @@ const char *fy_reshard_torch_dtype(const ferry_reshard *reshard);
 /* A checkpoint's tensors under other names. */
 typedef struct fy_named {
     const ferry_checkpoint *from;
-    const char *to;   /* the target, for sentences */
-    bool is_compared; /* with a checkpoint that is there */
-    json_t *tensors;  /* as a layout lists them; and */
+    const char *to;               /* the target, for sentences */
+    const ferry_checkpoint *with; /* what it is compared with; NULL: it is written */
+    json_t *tensors;  /* as a layout lists them; NULL where one of these says it in boxes: */
+    ferry_side *made; /* of what it is compared with, as if one rank had all, or */
+    bool is_boxed;    /* that itself */
     json_t *left_out; /* pairs of a name that the naming leaves out, and why: the caller's */
 } fy_named;
 

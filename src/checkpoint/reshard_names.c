@@ -163,11 +163,12 @@ static ferry_status check_straight(const fy_named *n, ferry_names *names, const 
     bool turned;
     uint64_t blocks[2];
     FY_TRY(fy_naming_is_turned(names, w->from, w->to, &turned, blocks, error));
-    if (turned && n->is_compared) {
-        return fy_fail(error, FERRY_ERR_UNSUPPORTED,
-                       "%s: %s has tensors that %s has transposed, which folders of ranks have in "
-                       "boxes of the source's tensors: compare these without --names",
-                       n->from->path, w->from, w->to);
+    if (turned && n->with != NULL) {
+        return fy_fail(
+            error, FERRY_ERR_UNSUPPORTED,
+            "%s: %s has tensors that %s has transposed, and %s is in boxes of the latter: "
+            "write it with --to hf first, and compare that",
+            n->from->path, w->from, w->to, n->to);
     }
     return turned ? fy_fail(error, FERRY_ERR_UNSUPPORTED,
                             "%s: %s has tensors that %s has transposed, and a folder of ranks can "
@@ -272,6 +273,99 @@ ferry_status fy_reshard_name_tensors(ferry_reshard *c, const char *config, size_
     return status;
 }
 
+/* ---- what is there, and compared ---- */
+
+/* Whether the other one is in boxes of tensors that are called as those of this one. */
+static bool has_own_boxes(const fy_named *n)
+{
+    bool has = n->with->boxed != NULL;
+    for (size_t i = 0; i < n->with->n_tensors && has; i++) {
+        has = fy_ckpt_find(n->from, n->with->tensors[i].name) != FY_INDEX_NONE;
+    }
+    return has;
+}
+
+/* A parameter is what the names call so: its dimensions, and of which tensors its boxes are. */
+static ferry_status check_parameter(const fy_named *n, const fy_naming *from, const fy_naming *to,
+                                    const fy_parameter *p, const fy_naming_tensor *t,
+                                    ferry_error *error)
+{
+    const fy_boxed *boxed = n->with->boxed;
+    bool fits = p->shape == NULL || p->n_dims == t->n_dims;
+    for (uint32_t d = 0; fits && p->shape != NULL && d < p->n_dims; d++) {
+        fits = p->shape[d] <= t->shape[d];
+    }
+    if (!fits) {
+        return fy_fail(error, FERRY_ERR_DIFFERENT,
+                       "parameter \"%s\" of %s is no part of what %s calls so: it has other "
+                       "dimensions, or larger ones",
+                       p->name, n->to, to->name);
+    }
+    for (uint32_t i = 0; i < p->n_boxes; i++) {
+        const char *source =
+            boxed->spec->tensors[fy_boxed_tensor_of(boxed, &boxed->side->boxes[p->first_box + i])]
+                .name;
+        if (!fy_naming_makes(from, to, t, source)) {
+            return fy_fail(
+                error, FERRY_ERR_DIFFERENT,
+                "parameter \"%s\" of %s has a box of \"%s\", of which %s does not make it", p->name,
+                n->to, source, to->name);
+        }
+    }
+    return FERRY_OK;
+}
+
+static ferry_status check_parameters(const fy_named *n, const fy_naming *from, const fy_naming *to,
+                                     bool *is_seen, ferry_error *error)
+{
+    const ferry_side *side = n->with->boxed->side;
+    for (size_t i = 0; i < side->n_parameters; i++) {
+        uint32_t number = fy_naming_find_tensor(to, side->parameters[i].name);
+        if (number == FY_INDEX_NONE) {
+            return fy_fail(error, FERRY_ERR_DIFFERENT,
+                           "\"%s\" is a parameter of %s, but %s has no tensor that is called so",
+                           side->parameters[i].name, n->to, to->name);
+        }
+        is_seen[number] = true;
+        FY_TRY(check_parameter(n, from, to, &side->parameters[i], &to->tensors[number], error));
+    }
+    for (size_t t = 0; t < to->n_tensors; t++) {
+        const fy_naming_tensor *tensor = &to->tensors[t];
+        if (!is_seen[t] && !fy_naming_lacks(from, to, tensor)) {
+            return fy_fail(error, FERRY_ERR_DIFFERENT,
+                           "%s of %s has \"%s\", but no rank of %s has anything of it", to->name,
+                           n->from->path, tensor->name, n->to);
+        }
+    }
+    return FERRY_OK;
+}
+
+static ferry_status check_own_boxes(fy_named *n, ferry_names *names, const way *w,
+                                    ferry_error *error)
+{
+    fy_naming *from, *to;
+    FY_TRY(fy_naming_find(names, w->from, &from, error));
+    FY_TRY(fy_naming_find(names, w->to, &to, error));
+    bool *is_seen = fy_alloc_zeroed(to->n_tensors, sizeof *is_seen);
+    FY_TRY(fy_check_memory(is_seen != NULL, "the names of a checkpoint", error));
+    ferry_status status = check_parameters(n, from, to, is_seen, error);
+    fy_free(is_seen);
+    n->is_boxed = status == FERRY_OK;
+    return status;
+}
+
+/* As a reshard under these names would make it, whichever ranks have it. */
+static ferry_status list_compared(fy_named *n, ferry_names *names, const way *w, ferry_error *error)
+{
+    if (has_own_boxes(n)) {
+        return check_own_boxes(n, names, w, error);
+    }
+    if (n->with->boxed == NULL) {
+        FY_TRY(fy_names_box_side(names, w->from, w->to, NULL, &n->made, error));
+    }
+    return n->made != NULL ? FERRY_OK : list_straight(n, names, w, error);
+}
+
 ferry_status fy_named_list(fy_named *n, const char *as, const char *config, size_t config_length,
                            ferry_error *error)
 {
@@ -280,7 +374,7 @@ ferry_status fy_named_list(fy_named *n, const char *as, const char *config, size
     FY_TRY(parse_way(as, &w, error));
     FY_TRY(open_names(n->from, config, config_length, &names, error));
     ferry_status status = begin_names(n, names, &w, error);
-    FY_THEN(status, list_straight(n, names, &w, error));
+    FY_THEN(status, list_compared(n, names, &w, error));
     ferry_names_destroy(names);
     return status;
 }

@@ -94,7 +94,7 @@ static ferry_status verify_models(fy_verify_work *c, ferry_error *error)
     for (uint32_t i = 0; i < c->n_tensors; i++) {
         const char *name = job->problem.tensors[i].name;
         c->twin[i] = FY_NONE;
-        if (!fy_verify_wants(c, i)) {
+        if (!fy_verify_wants(c, i) || c->named.made != NULL) {
             continue; /* scales that are consumed, too */
         }
         c->twin[i] = fy_ckpt_find(b, name);
@@ -107,6 +107,9 @@ static ferry_status verify_models(fy_verify_work *c, ferry_error *error)
         }
         FY_TRY(fy_change_check_cast(job->spec, job->changes, i, error));
         FY_TRY(compare_headers(c, i, &b->tensors[c->twin[i]], error));
+    }
+    if (c->named.made != NULL) {
+        return fy_verify_turn(c, error);
     }
     for (size_t i = 0; i < b->n_tensors; i++) {
         uint32_t t = fy_spec_find_tensor(job->spec, b->tensors[i].name);
@@ -183,7 +186,7 @@ static ferry_status share_boxes(fy_verify_work *c, uint64_t least_bytes, ferry_e
     fy_boxes_need need = {.casts = o->cast != 0,
                           .has_blocks = o->quantize != NULL || o->dequantize != NULL,
                           .least_bytes = 2 * least_bytes};
-    if (n_parameters(c, 0) + n_parameters(c, 1) == 0) {
+    if (n_parameters(c, 0) + n_parameters(c, 1) == 0 && c->named.made == NULL) {
         return FERRY_OK;
     }
     FY_TRY(fy_share_memory_for_boxes(o->memory_cap_bytes, o->n_threads, &need, &c->buffers,
@@ -199,10 +202,27 @@ static ferry_status share_boxes(fy_verify_work *c, uint64_t least_bytes, ferry_e
     return FERRY_OK;
 }
 
+/* What is in boxes of a's tensors is so without these options, as when it was written. */
+static ferry_status check_named_options(const fy_verify_work *c, ferry_error *error)
+{
+    const ferry_verify_options *o = c->options;
+    const char *option = o->subset != NULL       ? "a subset"
+                         : o->quantize != NULL   ? "--quantize"
+                         : o->dequantize != NULL ? "--dequantize"
+                                                 : NULL;
+    if (option == NULL || (c->named.made == NULL && !c->named.is_boxed)) {
+        return FERRY_OK;
+    }
+    return fy_fail(
+        error, FERRY_ERR_UNSUPPORTED,
+        "%s: under the names \"%s\" some tensors lie otherwise, or are in boxes, and are "
+        "compared as they are: leave %s out",
+        c->sides[0].checkpoint->path, o->names, option);
+}
+
 /* a's tensors under the names that are asked for. */
 static ferry_status name_tensors(fy_verify_work *c, const ferry_checkpoint *a, ferry_error *error)
 {
-    const ferry_checkpoint *b = c->sides[1].checkpoint;
     const ferry_verify_options *o = c->options;
     char *text = NULL;
     size_t length = 0;
@@ -211,18 +231,14 @@ static ferry_status name_tensors(fy_verify_work *c, const ferry_checkpoint *a, f
                    ? FERRY_OK
                    : fy_fail(error, FERRY_ERR_INVALID_INPUT, "a config.json needs names");
     }
-    if (a->boxed != NULL || b->boxed != NULL) {
-        return fy_fail(error, FERRY_ERR_UNSUPPORTED,
-                       "%s: is in boxes, which are compared under the names that they have: leave "
-                       "--names out",
-                       a->boxed != NULL ? a->path : b->path);
-    }
-    c->named = (fy_named){.from = a, .to = b->path, .is_compared = true};
+    const ferry_checkpoint *b = c->sides[1].checkpoint;
+    c->named = (fy_named){.from = a, .to = b->path, .with = b};
     FY_TRY(fy_config_read(a, o->config_path, &text, &length, error));
     ferry_status status = fy_named_list(&c->named, o->names, text, length, error);
-    c->n_left_out += json_array_size(c->named.left_out);
+    /* What boxes have nothing of is counted with them. */
+    c->n_left_out += c->named.is_boxed ? 0 : json_array_size(c->named.left_out);
     fy_free(text);
-    return status;
+    return status == FERRY_OK ? check_named_options(c, error) : status;
 }
 
 /* The options of a's changes were asked for as those of a reshard. */
@@ -340,6 +356,10 @@ static void clean_up(fy_verify_work *c)
     fy_subset_cleanup(&c->subset);
     json_decref(c->named.tensors);
     json_decref(c->named.left_out);
+    ferry_side_destroy(c->named.made);
+    fy_boxed_destroy(c->turned);
+    fy_free(c->turned_in_b);
+    fy_free(c->turned_digests);
     fy_matrices_destroy(c->matrices);
     fy_free(c->twin);
     fy_free(c->digests);
@@ -391,6 +411,9 @@ static ferry_status compare_part(void *context, uint32_t worker, size_t part, fe
     fy_verify_worker *w = &c->workers[worker];
     if (part >= c->n_tensors) {
         size_t number = part - c->n_tensors, n = n_parameters(c, 0);
+        if (c->turned != NULL && number >= n) {
+            return fy_verify_turned(c, w, (uint32_t)(number - n), error);
+        }
         uint32_t side = number < n ? 0 : 1;
         number -= side == 0 ? 0 : n;
         return fy_verify_wants_parameter(c, side, number)
@@ -428,7 +451,9 @@ static uint64_t all_bytes(const ferry_checkpoint *checkpoint)
 static ferry_status run(fy_verify_work *c, ferry_error *error)
 {
     fy_crew_job job = {.n_workers = c->buffers.n_threads,
-                       .n_parts = c->n_tensors + n_parameters(c, 0) + n_parameters(c, 1),
+                       .n_parts =
+                           c->n_tensors + n_parameters(c, 0) +
+                           (c->turned != NULL ? c->turned->side->n_parameters : n_parameters(c, 1)),
                        .work = compare_part,
                        .tick = tick,
                        .context = c};
@@ -461,8 +486,8 @@ static ferry_status prepare(fy_verify_work *c, const ferry_checkpoint *a, const 
     c->sides[1].checkpoint = b;
     c->sides[1].is_b = true;
     FY_TRY(fy_subset_create(c->options->subset, &c->subset, error));
-    FY_TRY(share_boxes(c, 0, error));
     FY_TRY(name_tensors(c, a, error));
+    FY_TRY(share_boxes(c, 0, error));
     FY_TRY(open_changed(c, a, error));
     c->n_tensors = c->sides[0].whole.problem.n_tensors;
     c->twin = fy_alloc_zeroed(c->n_tensors, sizeof *c->twin);
@@ -487,6 +512,9 @@ static ferry_status prepare(fy_verify_work *c, const ferry_checkpoint *a, const 
 static void visit(const fy_verify_work *c)
 {
     const ferry_checkpoint *b = c->sides[1].checkpoint;
+    if (c->turned != NULL) {
+        fy_verify_visit_turned(c);
+    }
     for (size_t i = 0; c->options->visitor != NULL && i < c->n_tensors; i++) {
         if (c->twin[i] != FY_NONE && has_whole(c, (uint32_t)i)) {
             const fy_ckpt_tensor *t = &b->tensors[c->twin[i]];

@@ -35,6 +35,9 @@ typedef struct fy_verify_work {
     fy_subset subset; /* what of a is compared; all zero: everything */
     fy_named named;   /* a's tensors as b is to have them; without a list: as they are */
     fy_buffers buffers;
+    fy_boxed *turned; /* what b is to have, in boxes of a's tensors, where names transpose some */
+    uint32_t *turned_in_b; /* [its parameters] the tensors of b that are called so */
+    uint64_t *turned_digests;
     fy_maker_room maker_room;
     uint32_t *number_in_a; /* of b's tensors, where b is in boxes */
     uint64_t n_left_out;   /* tensors of a that b, in boxes, has nothing of */
@@ -125,6 +128,15 @@ ferry_status fy_verify_digest(fy_verify_work *work, fy_verify_worker *worker, ui
 /* Reads a window of a, and hashes what it becomes. */
 ferry_status fy_verify_hash_window(fy_verify_work *work, fy_verify_worker *worker,
                                    const fy_window *window, fy_hasher *hasher, ferry_error *error);
+
+/* ---- names that transpose ---- */
+
+/* What b is to have, of a's tensors as they change; and that it has such tensors, and no others. */
+ferry_status fy_verify_turn(fy_verify_work *work, ferry_error *error);
+/* One of them, made of a, and every local tensor of b that is a part of it. */
+ferry_status fy_verify_turned(fy_verify_work *work, fy_verify_worker *worker, uint32_t parameter,
+                              ferry_error *error);
+void fy_verify_visit_turned(const fy_verify_work *work);
 
 /* The first byte in which two memories differ; n_bytes where they do not. */
 uint64_t fy_first_difference(const char *a, const char *b, uint64_t n_bytes);

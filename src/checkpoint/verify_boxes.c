@@ -170,7 +170,8 @@ ferry_status fy_verify_map_boxes(fy_verify_work *c, ferry_error *error)
 ferry_status fy_verify_make_makers(fy_verify_work *c, fy_verify_worker *w, ferry_error *error)
 {
     const fy_maker_room *room = &c->maker_room;
-    const fy_boxed *a = c->sides[0].checkpoint->boxed, *b = c->sides[1].checkpoint->boxed;
+    const fy_boxed *a = c->sides[0].checkpoint->boxed;
+    const fy_boxed *b = c->turned != NULL ? c->turned : c->sides[1].checkpoint->boxed;
     const fy_layout_job *own = c->has_plain ? &c->plain : &c->sides[0].whole;
     if (a == NULL && b == NULL) {
         return FERRY_OK;

@@ -127,6 +127,10 @@ ferry_status fy_naming_side_of_cut(ferry_names *names, const char *from, const c
 /* Whether another naming lacks a tensor, or some of it, as far as that is there. */
 bool fy_naming_lacks(const fy_naming *naming, const fy_naming *of, const fy_naming_tensor *tensor);
 
+/* Whether a tensor of another naming is made of one of these, by its name. */
+bool fy_naming_makes(const fy_naming *naming, const fy_naming *of, const fy_naming_tensor *tensor,
+                     const char *source);
+
 /* Whether it is there, as far as is known. */
 bool fy_naming_is_there(const fy_naming *naming, const fy_naming_tensor *tensor);
 

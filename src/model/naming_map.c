@@ -46,6 +46,17 @@ bool fy_naming_lacks(const fy_naming *naming, const fy_naming *of, const fy_nami
     return lacks;
 }
 
+bool fy_naming_makes(const fy_naming *naming, const fy_naming *of, const fy_naming_tensor *tensor,
+                     const char *source)
+{
+    bool makes = false;
+    for (size_t i = 0; i < tensor->n_parts && !makes; i++) {
+        const fy_naming_run *run = run_of(naming, of->part_numbers[tensor->first_part + i]);
+        makes = run != NULL && strcmp(naming->tensors[run->tensor].name, source) == 0;
+    }
+    return makes;
+}
+
 ferry_status ferry_names_left_out_at(ferry_names *names, const char *from, const char *to,
                                      size_t index, const char **tensor_out, ferry_error *error)
 {

@@ -494,6 +494,129 @@ def case_verify_of_names():
     bad(1, '"%s" differs at element [5, 3]' % fused, "verify", src, FOLDER / "as-vllm-hf", "--names", "vllm")
 
 
+def rename_file(out, name):
+    """The one file of a folder of one rank, as a folder without a layout."""
+    folder = FOLDER / name
+    folder.mkdir()
+    (out / "rank-00000.safetensors").rename(folder / "model.safetensors")
+    (folder / "config.json").write_text((out / "config.json").read_text())
+    return folder
+
+
+def flip(file, name, element):
+    """The lowest bit of an element of two bytes."""
+    content = bytearray(file.read_bytes())
+    length = int.from_bytes(content[:8], "little")
+    content[8 + length + json.loads(content[8:8 + length])[name]["data_offsets"][0] + 2 * element] ^= 1
+    file.write_bytes(content)
+
+
+def case_verify_of_names_in_boxes():
+    """What a reshard to other names has written in boxes; and parameters that the names do not call so."""
+    src = turned(2, 3, 8, "in-boxes")
+    for names, to, more in (("vllm", "tp=2", ()), ("megatron", "tp=2,pp=2", ()), ("megatron", "tp=1", ("--cast", "f16"))):
+        out = FOLDER / ("boxes-" + names + to)
+        ask("reshard", src, "--to", to, "--names", names, "--out", out, *more)
+        assert "boxes" in json.loads((out / "ferry.layout.json").read_text()), names
+        status, said, err = ask("verify", src, out, "--names", names, *more)
+        assert (status, err) == (0, "") and said.startswith("equal: "), (names, said, err)
+        assert ask("verify", src, out, "--names", "hf:" + names, *more)[0] == 0
+    served, trained = FOLDER / "boxes-vllmtp=2", FOLDER / "boxes-megatrontp=2,pp=2"
+    bad(1, "is a parameter of %s, but megatron has no tensor that is called so" % served, "verify", src, served,
+        "--names", "megatron")
+    for words in (("--include", "*norm*"), ("--quantize", "f8e4m3:8x8"), ("--dequantize",)):
+        bad(2, "compared as they are: leave ", "verify", src, served, "--names", "vllm", *words)
+    name = "decoder.layers.1.mlp.experts.linear_fc1.weight2"
+    flip(next(file for file in sorted(trained.glob("*.safetensors")) if name.encode() in file.read_bytes()), name, 5)
+    bad(1, '"%s" differs at element' % name, "verify", src, trained, "--names", "megatron")
+    path = served / "ferry.layout.json"
+    about = json.loads(path.read_text())
+    norms = [one for one in about["boxes"] if one["parameter"].endswith("layernorm.weight")]
+    held = [one["holds"] for one in norms]
+    for one, others in zip(norms, held[1:] + held[:1]):  # as they are, under each other's names
+        one["holds"] = others
+    path.write_text(json.dumps(about))
+    bad(1, "of which vllm does not make it", "verify", src, served, "--names", "vllm")
+    for one, own in zip(norms, held):
+        one["holds"] = own
+    name = "model.layers.0.attn.qkv_proj.weight"
+    for key, says in (
+            ("parameter", '"%s", but no rank of' % name),
+            ("shape", 'parameter "%s" of' % name)):
+        other = json.loads(json.dumps({"format": about["format"], "boxes": [
+            one for one in about["boxes"] if key == "shape" or one["parameter"] != name]}))
+        for one in other["boxes"]:
+            if key == "shape" and one["parameter"] == name:
+                one["shape"] = [one["elements"] // 2, 1, 2]
+        path, part = FOLDER / (key + ".json"), FOLDER / (key + "-of-it")
+        path.write_text(json.dumps(other))
+        good("reshard", src, "--to", path, "--out", part, "--quiet")
+        bad(1, says, "verify", src, part, "--names", "vllm")
+
+
+def case_verify_of_boxes_of_other_names():
+    """Boxes of tensors of the other naming, which a map makes of the source's."""
+    src, _ = predicting("mapped")
+    named, boxes, out = FOLDER / "mapped-vllm", FOLDER / "mapped.json", FOLDER / "mapped-boxes"
+    ask("reshard", src, "--to", "hf", "--names", "vllm", "--out", named)
+    fused = "model.layers.0.mlp.gate_up_proj.weight"
+    boxes.write_text(json.dumps({"format": "ferry.layout/1", "boxes": [
+        {"rank": 0, "parameter": "p", "elements": 32, "holds": [
+            {"tensor": fused, "begin": [2, 0], "shape": [4, 8], "offset": 0, "strides": [1, 4]}]}]}))
+    good("reshard", named, "--to", boxes, "--out", out, "--quiet")
+    said = good("verify", src, out, "--names", "vllm")
+    assert said.startswith("equal: 1 tensor"), said
+    flip(out / "rank-00000.safetensors", "p", 5)
+    bad(1, '"p" differs at element [5]', "verify", src, out, "--names", "vllm")
+
+
+def case_verify_of_names_that_transpose():
+    """Files of one naming and files, or ranks on a mesh, of another in which matrices are transposed."""
+    src = turned(2, 3, 8, "as-files")
+    one = FOLDER / "one"
+    ask("reshard", src, "--to", "tp=1", "--names", "megatron", "--out", one)
+    trained = rename_file(one, "trained")
+    said = good("verify", src, trained, "--names", "megatron")
+    assert said.startswith("equal: "), said
+    good("verify", trained, src, "--names", "hf")
+    digests = json.loads(good("verify", src, trained, "--names", "megatron", "--json", "--digests"))["tensors"]
+    same = json.loads(good("verify", trained, trained, "--json", "--digests"))["tensors"]
+    assert {t["name"]: t for t in digests} == {t["name"]: t for t in same} and len(same) > 20, (digests, same)
+    good("reshard", trained, "--to", "hf", "--cast", "f32", "--out", FOLDER / "wide", "--quiet")
+    good("verify", src, FOLDER / "wide", "--names", "megatron", "--cast", "f32")
+    bad(1, "is bf16 in %s, but F32 in" % src, "verify", src, FOLDER / "wide", "--names", "megatron")
+    for words in (("--include", "*norm*"), ("--quantize", "f8e4m3:8x8"), ("--dequantize",)):
+        bad(2, "compared as they are: leave ", "verify", src, trained, "--names", "megatron", *words)
+    name, norm = "decoder.layers.1.mlp.experts.linear_fc1.weight2", "decoder.final_layernorm.weight"
+    good("reshard", trained, "--to", "hf", "--exclude", norm, "--out", FOLDER / "part", "--quiet")
+    bad(1, '"%s" is in %s under the names "megatron", but not in' % (norm, src), "verify", src, FOLDER / "part",
+        "--names", "megatron")
+    more = FOLDER / "more"
+    good("reshard", trained, "--to", "hf", "--out", more, "--quiet")
+    content = (more / "model.safetensors").read_bytes()
+    length = int.from_bytes(content[:8], "little")
+    header = json.loads(content[8:8 + length])
+    header["more"] = {"dtype": "BF16", "shape": [0], "data_offsets": [len(content) - 8 - length] * 2}
+    text = json.dumps(header).encode()
+    (more / "model.safetensors").write_bytes(struct.pack("<Q", len(text)) + text + content[8 + length:])
+    bad(1, '"more" is in %s, but the names "megatron" have no tensor that is called so' % more, "verify", src, more,
+        "--names", "megatron")
+    both = FOLDER / "both"
+    good("reshard", trained, "--to", "tp=2,pp=2", "--out", both)
+    assert "mesh" in json.loads((both / "ferry.layout.json").read_text())
+    good("verify", src, both, "--names", "megatron")
+    flip(both / "rank-00003.safetensors", norm, 1)
+    told = bad(1, '"%s" differs at element [1]' % norm, "verify", src, both, "--names", "megatron")
+    assert "(of the shard of rank 3)" in told, told
+    flip(both / "rank-00003.safetensors", norm, 1)
+    file = next(file for file in sorted(both.glob("*.safetensors"), reverse=True) if name.encode() in file.read_bytes())
+    flip(file, name, 2 * 5 + 1)  # of the second rank: row 5 of its 4 + 4 is row 8 + 4 + 1 of gate and up
+    told = bad(1, '"%s" differs at element [13, 1]' % name, "verify", src, both, "--names", "megatron")
+    assert "checksum" in told and file.name in told, told
+    flip(trained / "model.safetensors", name, 2 * 13)
+    bad(1, '"%s" differs at element [13, 0]' % name, "verify", src, trained, "--names", "megatron")
+
+
 def case_cast_to_both_floats_of_eight_bits():
     """As Python's cast=; values worked out by hand: what is too large saturates."""
     src = source("eight", {"w": ("F32", [6])})
