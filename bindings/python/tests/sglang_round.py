@@ -255,6 +255,10 @@ def refusals():
             found for found, _, _ in client.ask("compare", full)]), flush=True)
         client.start_weight_update()
         print("in an update: %s" % error_of(trainer.send_weights), flush=True)
+        trainer.info.seconds = 3.0
+        print("not ended: %s" % error_of(trainer.join), flush=True)  # it is of somebody else
+        trainer.info.seconds = SECONDS
+        client.finish_weight_update()
         trainer.join()
         print("again: version %d" % trainer.send_weights().version, flush=True)
         print("back: %s" % error_of(lambda: trainer._link.run(1)), flush=True)
@@ -359,7 +363,13 @@ def lost():
         url = "http://127.0.0.1:%d" % front.server_port
         for number, (name, (deadly, otherwise)) in enumerate(POINTS.items(), 1):
             lose(front, url, versions[0], deadly, otherwise)
-            full, begin = versions[number % 2], time.perf_counter()
+            full = versions[number % 2]
+            if name == "begin":  # of whom no worker has heard
+                client.ask("compare", full)  # all are ready
+                print("not ended in begin: %s" % error_of(
+                    lambda: trainer_of(Server(url), full, seconds=3.0)), flush=True)
+                Server(url).finish_weight_update()
+            begin = time.perf_counter()
             trainer = trainer_of(Server(url), full)
             result = trainer.send_weights()
             told = client.ask("compare", full)

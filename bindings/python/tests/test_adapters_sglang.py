@@ -20,8 +20,9 @@ import tempfile
 import threading
 import unittest
 
-from ferry import Error, Unsupported, _ferry
+from ferry import Error, Misuse, Unsupported, _ferry
 from ferry.adapters import sglang
+from ferry.adapters._updates import Member
 
 HERE = pathlib.Path(__file__).resolve().parent
 PYTHON = str(HERE.parents[2] / "build" / "sglang" / "bin" / "python")
@@ -109,6 +110,7 @@ class SGLang(unittest.TestCase):
             ("unused", r"\['model.layers.0.self_attn.extra.weight'\]$"),
             ("version 1, wrong", r" \[\[\], \[\]\]"),
             ("in an update", "Aborted: .*refused version 2: .*session is already open"),
+            ("not ended", "Error|ExchangeFailed: .*of no trainer that this worker knows"),
             ("again", "version 2$"),
             ("back", "InvalidInput: an update to version 1 after version 2"),
             ("wide heads", 'InvalidInput: .*all of tensor "model.layers.0.self_attn.._proj.weight", of '
@@ -123,6 +125,7 @@ class SGLang(unittest.TestCase):
         said = self.run_with(HERE / "sglang_round.py", "lost")
         found = re.findall(r"(?m)^lost in (\w+): version (\d+), of the server \[\['(\d+)'\], \['(\d+)'\]\], "
                            r"wrong \[\[\], \[\]\], in time: True$", said)
+        self.assertRegex(said, "(?m)^not ended in begin: .*of no trainer that this worker knows")
         self.assertEqual([one[0] for one in found], [
             "begin", "address", "meeting", "plan", "update", "bytes", "end"], said[-6000:])
         self.assertEqual([one[1:] for one in found], [(one[1],) * 3 for one in found])
@@ -206,7 +209,9 @@ class Requests(unittest.TestCase):
         Handler.is_open = True
         self.server.init_weight_transfer_engine({"n_workers": 1})
         paths = [path.partition("_")[0] for path, _, _ in Handler.asked]
-        self.assertEqual(paths, ["begin", "end", "begin", "update", "end"])
+        self.assertEqual(paths, ["begin", "update", "end", "begin", "update", "end"])
+        self.assertEqual([self.letter_in(said) for _, said, _ in (Handler.asked[1], Handler.asked[4])],
+                         [{"look": True}, {"meet": {"n_workers": 1}}])
         self.server.start_weight_update()
         with self.assertRaisesRegex(Error, "open"):  # an update within one is none of a lost trainer
             self.server.start_weight_update()
@@ -214,7 +219,43 @@ class Requests(unittest.TestCase):
         Handler.answers["begin_weight_update"] = 400, '{"success": false, "message": "no room"}'
         with self.assertRaisesRegex(Error, "no room"):
             self.server.init_weight_transfer_engine({"n_workers": 1})
-        self.assertNotIn("update_weights_from_tensor", [path for path, _, _ in Handler.asked])
+        self.assertNotIn("meet", [key for path, said, _ in Handler.asked if path == "update_weights_from_tensor"
+                                  for key in self.letter_in(said)])
+
+    def test_a_session_of_others_is_not_ended(self):
+        """Workers that do not know it for one of a lost trainer say so, and the trainer does, too."""
+        Handler.is_open = True
+        Handler.answers["update_weights_from_tensor"] = 400, '{"success": false, "message": "of process 7"}'
+        with self.assertRaisesRegex(Error, "is, or is not, open; the workers say: .*of process 7"):
+            self.server.init_weight_transfer_engine({"n_workers": 1})
+        self.assertEqual([path.partition("_")[0] for path, _, _ in Handler.asked], ["begin", "update"])
+        self.assertTrue(Handler.is_open)
+
+    def test_whose_session_a_worker_takes_it_for(self):
+        class Met:
+            def __init__(self, trainer, lost):
+                self.trainer, self.was_lost = lambda: trainer, lambda: lost
+
+        worker, there = sglang._Worker(None), Member(0, "rank 0 of the trainer", "host", 7)
+        for link, missed, says in (
+            (None, False, "of no trainer that this worker knows: .* POST /end_weight_update"),
+            (Met(there, False), False, "whose first rank is process 7 on host: wait until"),
+            (Met(there, False), True, "process 7 on host"),
+            (Met(None, False), True, "of no trainer that this worker knows"),  # it has left in order
+            (Met(None, True), False, None),
+            (None, True, None),
+        ):
+            worker._link, worker._has_missed = link, missed
+            with self.subTest(says, missed=missed):
+                if says is None:
+                    worker.look()
+                else:
+                    with self.assertRaisesRegex(Misuse, says):
+                        worker.look()
+
+    def letter_in(self, said):
+        ((_, letter),) = pickle.loads(base64.b64decode(said["serialized_named_tensors"][0]))
+        return json.loads(bytes(letter.tolist()))
 
     def test_who_is_not_there(self):
         with self.assertRaisesRegex(Error, "begin_weight_update: "):

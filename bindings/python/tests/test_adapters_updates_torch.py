@@ -11,9 +11,10 @@ import support
 import torch
 
 import ferry
-from ferry.adapters._updates import Half, Link, StoreExchange, open_store, reach_store
+from ferry.adapters._updates import Half, Link, Member, StoreExchange, open_store, reach_store
 from ferry.adapters.torch import memory_of, side_of
-from ferry.adapters.vllm_engine import FerryTrainer, FerryTrainerInitInfo
+from ferry.adapters.vllm_engine import (
+    FerryInitInfo, FerryTrainer, FerryTrainerInitInfo, FerryWeightTransferEngine)
 
 SECONDS = 100.0
 
@@ -66,7 +67,7 @@ class Left(Client):
 def left(rank, size, port):
     """Two updates, and one while another is under way."""
     if rank == 2:
-        link, memory = worker_of(port)
+        link, memory = worker_of(port, has_left=True)
         run(link, 1)
         run(link, 2)
         found = attempt(lambda: run(link, 3))
@@ -85,15 +86,33 @@ def left(rank, size, port):
     return versions, found[0], trainer.client.asked if rank == 0 else None
 
 
+def of_others(rank, size, port):
+    """An update of somebody else is under way, of which the worker has told nothing."""
+    if rank == 2:
+        link, _ = worker_of(port)
+        found = attempt(lambda: run(link, 1))
+        for one in (0, 1):
+            support.await_mark("tried %d" % one)
+        link.close()
+        return found[0]
+    info = FerryTrainerInitInfo(rank=rank, n_trainers=2, n_workers=1, port=port, seconds=SECONDS)
+    trainer = FerryTrainer(info, Left() if rank == 0 else None, {"w": torch.arange(6.0)})
+    found = attempt(trainer.send_weights)
+    support.mark("tried %d" % rank)
+    trainer.shutdown()
+    return (*found, trainer.client.asked, trainer.client.is_open) if rank == 0 else found
+
+
 def trainer_of(rank, port, refuses=""):
     info = FerryTrainerInitInfo(rank=rank, n_trainers=2, n_workers=1, port=port, seconds=SECONDS)
     return FerryTrainer(info, Client(refuses) if rank == 0 else None, {"w": torch.arange(6.0)})
 
 
-def worker_of(port, version=0):
+def worker_of(port, version=0, has_left=False):
     """The worker's link, and the memory that it has."""
     exchange = StoreExchange(open_store("127.0.0.1", port, False, SECONDS), 2, 3, SECONDS)
-    link, memory = Link(exchange, SECONDS, None, "worker 0 of the server", version), torch.zeros(6)
+    link = Link(exchange, SECONDS, None, "worker 0 of the server", version, has_left)
+    memory = torch.zeros(6)
     named = {"w": memory}
     link.prepare(None, destination=lambda tensors: Half(side_of(named, 0), memory_of(named)))
     link.check_use(None)
@@ -120,6 +139,7 @@ def lost(rank, size, port):
         link, memory = worker_of(port)
         run(link, 1)
         assert memory.tolist() == list(range(6))
+        assert not link.was_lost() and link.trainer().rank == 0
         support.await_mark("settled")
         os.kill(os.getpid(), signal.SIGKILL)
     trainer = trainer_of(rank, port)
@@ -138,6 +158,7 @@ def refused(rank, size, port, what):
         found = attempt(lambda: run(link, 1))
         for one in (0, 1):
             support.await_mark("tried %d" % one)
+        assert link.was_lost() == (what == "flush")  # only then an update may be left behind
         link.close()
         return found
     trainer = trainer_of(rank, port, what)
@@ -227,6 +248,39 @@ class Updates(unittest.TestCase):
             self.assertEqual(name, "Aborted", said)
             self.assertIn("the server refused version 1: no room for start", said)
 
+    def test_an_update_of_others_is_not_ended(self):
+        """Not in the first update, nor when the trainer leaves; all ranks hear what to do."""
+        first, second, worker = support.run_ranks(of_others, 3, support.free_port())
+        self.assertEqual((first[0], second[0], worker), ("Aborted", "Aborted", "Aborted"))
+        self.assertEqual(first[2:], (["start"], True))
+        for _, said, *_ in (first, second):
+            self.assertIn("an update is under way; if an update is under way there, another client has begun it: wait "
+                          "until that has finished it", said)
+
+    def test_a_worker_keeps_the_update_of_a_trainer_that_is_there(self):
+        """It is left when that is gone, and the next one may end what it has left."""
+
+        class Met:
+            trainer_now, closed = Member(0, "rank 0 of the trainer", "there", 7), False
+
+            def trainer(self):
+                return self.trainer_now
+
+            def close(self):
+                self.closed = True
+
+        worker = FerryWeightTransferEngine.__new__(FerryWeightTransferEngine)
+        worker._link, worker._server, worker._is_open, worker._has_left = Met(), None, True, False
+        with self.assertRaisesRegex(ferry.Misuse, "whose first rank is process 7 on there: wait until"):
+            worker.init_transfer_engine(FerryInitInfo(host="127.0.0.1", port=1, n_trainers=1, n_workers=1))
+        self.assertEqual((worker._link.closed, worker._is_open, worker._has_left), (False, True, False))
+        met, Met.trainer_now = worker._link, None
+        worker._take_over()
+        self.assertEqual((met.closed, worker._link, worker._is_open, worker._has_left), (True, None, False, True))
+        worker._link = Met()
+        worker.start_weight_update()
+        self.assertFalse(worker._has_left)
+
     def test_what_a_lost_trainer_left_is_ended(self):
         """In the first update after a meeting, and in no other one."""
         first, second, worker = support.run_ranks(left, 3, support.free_port())
@@ -237,7 +291,8 @@ class Updates(unittest.TestCase):
 
     def test_an_update_that_is_not_finished_is_none(self):
         first, second, worker = support.run_ranks(refused, 3, support.free_port(), "finish")
-        self.assertEqual(first, ("RuntimeError", "no room for finish", ["start", "flush", "finish"]))
+        again = "finish"  # when the trainer leaves: it is its own update
+        self.assertEqual(first, ("RuntimeError", "no room for finish", ["start", "flush", "finish", again]))
         self.assertEqual(second, ("Error", "rank 0 says: RuntimeError: no room for finish"))
         self.assertEqual(worker, (None, ""))
 

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Dict, List, Optional, Type
 
 from .._errors import Error, InvalidInput, Misuse, PeerLost
 from .._refit import _heard, _told
-from ._updates import Half, Link, Member, StoreExchange, Tensors, open_store
+from ._updates import REFUSED, Half, Link, Member, StoreExchange, Tensors, open_store
 
 SECONDS = 120.0  # that ranks wait for each other
 _log = logging.getLogger("ferry")
@@ -52,6 +52,7 @@ class Trainer:
         self._exchange: Any = None
         self._has_failed = False
         self._is_new = True  # no update since the meeting
+        self._has_begun = False  # an update of the server that is not finished
         self.join()
 
     @classmethod
@@ -71,9 +72,10 @@ class Trainer:
         another number of workers. Versions go on."""
         if self._has_failed and client is None and self.is_sender:
             self._end_update()
+        self._has_begun = False  # or it is of a server that is gone
         self.client, self._has_failed = client or self.client, False
         self.info = info = replace(self.info, n_workers=n_workers or self.info.n_workers)
-        self.shutdown()
+        self._leave()
         store = None
         if info.is_sender:
             store = open_store(info.host, info.port, True, info.seconds)
@@ -169,6 +171,7 @@ class Trainer:
             try:
                 call.join()
                 _finish(self.client, version)
+                self._has_begun = False
             except BaseException as error:
                 raised = self._reason(link, error)
                 # A server that only refuses what comes after the bytes has its update under way.
@@ -184,10 +187,13 @@ class Trainer:
             raise _heard(0, said.encode())
 
     def _end_update(self) -> None:
-        """What a server has begun and not finished would keep others from updates."""
+        """What a server has begun for this trainer and not finished would keep others from updates. What
+        it has begun for somebody else is theirs."""
+        if not self._has_begun:
+            return
         with contextlib.suppress(Exception):  # the server has ended, or has no update under way
             self.client.finish_weight_update()
-            self._has_failed = False
+            self._has_failed = self._has_begun = False
 
     def _look(self, link: Link) -> None:
         """Raises if the first rank is lost. Until then it may wait for the server, whatever
@@ -210,23 +216,36 @@ class Trainer:
 
     def _tell(self, link: Link, version: int) -> None:
         """The server's part of an update. If it refuses, nobody may wait for its workers."""
+        said = f"{REFUSED} {version}"
         try:
-            self._start_update()
+            self._start_update(link)
+            said = f"the server gave version {version} up"
             self.client.update_weights({"version": version})
         except BaseException as error:
             if not link.world.closed:
-                link.world.abort(f"the server refused version {version}: {error}")
+                link.world.abort(f"{said}: {error}")
             raise
 
-    def _start_update(self) -> None:
-        """In the first update after a meeting what a lost trainer has begun and not finished is ended:
-        nobody else has met the workers since."""
-        is_new, self._is_new = self._is_new, False
+    def _start_update(self, link: Link) -> None:
+        """In the first update after a meeting what a lost trainer has begun and not finished is ended, if
+        workers have told of it when they met this one. What else is under way is of somebody else."""
+        is_own, may_end = self._has_begun, self._is_new and link.has_left
+        self._has_begun, self._is_new = True, False  # also while the server has not answered
+        try:
+            self._start(is_own or may_end)
+        except BaseException:
+            self._has_begun = is_own
+            raise
+
+    def _start(self, may_end: bool) -> None:
         try:
             self.client.start_weight_update()
-        except Exception:
-            if not is_new:
-                raise
+        except Exception as error:
+            if not may_end:
+                raise Error(
+                    f"{error}; if an update is under way there, another client has begun it: wait until "
+                    "that has finished it, or have the server finish it if that client is gone"
+                ) from error
             with contextlib.suppress(Exception):
                 self.client.finish_weight_update()
             self.client.start_weight_update()
@@ -240,6 +259,10 @@ class Trainer:
 
     def shutdown(self) -> None:
         """Leaves the server."""
+        self._end_update()
+        self._leave()
+
+    def _leave(self) -> None:
         link, self._link = self._link, None
         if link is not None:
             link.close()

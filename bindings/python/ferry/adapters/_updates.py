@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 Tensors = List[Dict[str, Any]]
 _AT_ONCE = 5.0  # seconds of an attempt to reach a store
+_LEFT = "it has left the server and the trainer"  # what others hear of who leaves in order
+REFUSED = "the server refused version"  # and of a trainer that the server lets begin no update
 
 
 class Half(NamedTuple):
@@ -62,6 +64,14 @@ def _names_in(taken: Optional["Side"]) -> Optional[List[str]]:
         return None
     boxes = [box for one in taken.to_dict()["boxes"] for box in one.get("holds", ())]
     return sorted({box["tensor"] for box in boxes})
+
+
+def under_way(trainer: Member) -> Misuse:
+    """What another trainer hears while this one, which is there, has an update under way."""
+    return Misuse(
+        f"an update of another trainer is under way, whose first rank is process {trainer.pid} on "
+        f"{trainer.host}: wait until it has finished, or end that process, and meet the server then"
+    )
 
 
 class StoreExchange:
@@ -171,10 +181,17 @@ class Link:
     """The world of a trainer and a server, and refits from the one to the other.
 
     ``who`` names this rank in errors of others; ``version`` is the last one that it knows of.
+    ``has_left``: a trainer that is gone has left an update under way at this worker.
     """
 
     def __init__(
-        self, exchange: Any, seconds: float, secret: Optional[str], who: str, version: int
+        self,
+        exchange: Any,
+        seconds: float,
+        secret: Optional[str],
+        who: str,
+        version: int,
+        has_left: bool = False,
     ) -> None:
         options: Dict[str, Any] = {"entry_limit": seconds, "join_limit": seconds}
         if secret:
@@ -183,10 +200,11 @@ class Link:
         self._refit: Optional["Refit"] = None
         self._refits: List["Refit"] = []  # all that are open
         self._taken: Optional["Side"] = None  # what this rank gets in the last one
-        own = json.dumps([version, who, socket.gethostname(), os.getpid()]).encode()
+        own = json.dumps([version, has_left, who, socket.gethostname(), os.getpid()]).encode()
         told = [json.loads(one) for one in self.world.all_gather(own)]
         self.version: int = max(one[0] for one in told)
-        self.members = [Member(rank, *one[1:]) for rank, one in enumerate(told)]
+        self.has_left = any(one[1] for one in told)
+        self.members = [Member(rank, *one[2:]) for rank, one in enumerate(told)]
 
     def prepare(self, *given: Any, **named: Any) -> None:
         """Collective: the refit that :meth:`run` runs, as :meth:`plan` makes it."""
@@ -295,6 +313,24 @@ class Link:
             self.explain(error)
             raise
 
+    def trainer(self) -> Optional[Member]:
+        """The first rank of the trainer; ``None`` where this world has lost a rank, or one has left: no
+        update goes on in it."""
+        try:
+            self.world.check()
+        except Error:
+            return None
+        return self.members[0]
+
+    def was_lost(self) -> bool:
+        """Whether this world has ended otherwise than by somebody who left it in order or was refused,
+        and so may have left an update behind."""
+        try:
+            self.world.check()
+        except Error as error:
+            return _LEFT not in str(error) and REFUSED not in str(error)
+        return False
+
     def explain(self, error: Error) -> None:
         """Says who the ranks are that an error is about: their numbers tell nobody anything."""
         about = [
@@ -309,7 +345,7 @@ class Link:
         refits, self._refits, self._refit = self._refits, [], None
         if self.world.closed:
             return
-        self.world._leave("it has left the server and the trainer")
+        self.world._leave(_LEFT)
         for refit in refits:
             refit.close()
         self.world.close()

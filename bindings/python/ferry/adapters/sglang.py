@@ -24,7 +24,7 @@ from .._errors import Error, InvalidInput, Misuse, Unsupported
 from ._base import quantization_of
 from ._loader import tensors_of, traced_loader
 from ._trainer import SECONDS, Trainer, TrainerInfo
-from ._updates import Half, Link, StoreExchange, Tensors, reach_store
+from ._updates import Half, Link, StoreExchange, Tensors, reach_store, under_way
 
 __all__ = ["FerryTrainer", "FerryTrainerInitInfo", "Server", "load", "register"]
 
@@ -60,11 +60,24 @@ class _Worker:
     def __init__(self, model: Any) -> None:
         self._model = model
         self._link: Optional[Link] = None
+        self._has_missed = False  # a trainer that began to meet it: a session that is open may be its
         self._version = 0
+
+    def look(self) -> None:
+        """Whether the session that is open may be ended: it is of a trainer that is gone."""
+        trainer = None if self._link is None else self._link.trainer()
+        if trainer is not None:
+            raise under_way(trainer)
+        if not (self._has_missed if self._link is None else self._link.was_lost()):
+            raise Misuse(
+                "a session of updates is open, and it is of no trainer that this worker knows: wait until "
+                "its client has ended it, or POST /end_weight_update if that client is gone"
+            )
 
     def meet(self, told: _Meeting) -> None:
         """Meets the trainer and all workers, traces, plans and prepares."""
         self.leave()
+        self._has_missed = True  # until all is well
         number = _own_number()
         if not 0 <= number < told.n_workers:
             raise InvalidInput(
@@ -82,7 +95,7 @@ class _Worker:
         except BaseException:
             link.close()
             raise
-        self._link = link
+        self._link, self._has_missed = link, False
 
     def _half(self, tensors: Tensors) -> Half:
         """What the loader does with the trainer's tensors, and the memory that takes them."""
@@ -177,6 +190,8 @@ def load(model: Any, named_tensors: List[Tuple[str, Any]]) -> None:
         worker = model.__dict__["_ferry_worker"] = _Worker(model)
     if "meet" in said:
         worker.meet(_Meeting(**said["meet"]))
+    elif "look" in said:
+        worker.look()
     else:
         worker.update(said["version"])
 
@@ -283,10 +298,15 @@ class Server:
 
     def _begin_anew(self) -> None:
         """A trainer that was lost within an update has left its session open, in which no other one can
-        meet the workers. A server that refuses for another reason does so again."""
+        meet the workers. They are asked, within that session, whether it is such a one. A server that
+        refuses for another reason does so again."""
         try:
             self.start_weight_update()
-        except Error:
+        except Error as error:
+            try:
+                self._load({"look": True}, flush_cache=False)
+            except Error as why:
+                raise Error(f"{error}; the workers say: {why}") from None
             with contextlib.suppress(Error):
                 self.finish_weight_update()
             self.start_weight_update()

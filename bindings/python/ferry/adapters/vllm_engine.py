@@ -17,7 +17,7 @@ from .._errors import InvalidInput, Misuse, Unsupported
 from ._base import class_of, quantization_of
 from ._loader import tensors_of, traced_loader
 from ._trainer import SECONDS, Trainer, TrainerInfo
-from ._updates import Half, Link, StoreExchange, Tensors, reach_store
+from ._updates import Half, Link, StoreExchange, Tensors, reach_store, under_way
 
 if TYPE_CHECKING:
     from .._side import Side
@@ -370,12 +370,13 @@ class FerryWeightTransferEngine(_Engine):  # type: ignore[misc]
         self._link: Optional[Link] = None
         self._server: Optional[ServerModel] = None
         self._is_open = self._has_arrived = False
+        self._has_left = False  # a trainer that is gone has left an update under way
         self._version = 0
 
     def init_transfer_engine(self, init_info: FerryInitInfo) -> None:
         """Meets the trainer and all workers, traces, plans and prepares. Later calls, with the
         address of another meeting, begin anew: that is how a worker that was restarted joins."""
-        self.shutdown()
+        self._take_over()
         parallel = self.vllm_config.parallel_config
         number = parallel.data_parallel_index * parallel.world_size + parallel.rank
         number += init_info.first_worker
@@ -388,7 +389,9 @@ class FerryWeightTransferEngine(_Engine):  # type: ignore[misc]
         size = init_info.n_trainers + init_info.n_workers
         exchange = StoreExchange(store, init_info.n_trainers + number, size, init_info.seconds)
         who = f"worker {number} of the server"
-        link = Link(exchange, init_info.seconds, init_info.secret, who, self._version)
+        link = Link(
+            exchange, init_info.seconds, init_info.secret, who, self._version, self._has_left
+        )
         server = ServerModel(self.model, self.model_config)
         try:
             link.prepare(None, destination=server.half)
@@ -398,13 +401,21 @@ class FerryWeightTransferEngine(_Engine):  # type: ignore[misc]
             raise
         self._link, self._server = link, server
 
+    def _take_over(self) -> None:
+        """Leaves the trainer that was met before, unless that is there and has an update under way."""
+        trainer = self._link.trainer() if self._link is not None and self._is_open else None
+        if trainer is not None:
+            raise under_way(trainer)
+        self._has_left = self._has_left or self._is_open
+        self.shutdown()
+
     def start_weight_update(self) -> None:
         """An update begins: nothing of the model changes yet."""
         if self._link is None:
             raise Misuse("an update before the trainer was met: call init_weight_transfer_engine")
         if self._is_open:
             raise Misuse("an update is under way: finish it before another one")
-        self._is_open, self._has_arrived = True, False
+        self._is_open, self._has_arrived, self._has_left = True, False, False
 
     def update_weights(self, update_info: Dict[str, Any]) -> None:
         """The same as :meth:`receive_weights` with what a request says."""
