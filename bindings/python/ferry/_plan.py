@@ -181,6 +181,27 @@ class Spec:
         parsed: Dict[str, Any] = json.loads(self.to_json())
         return parsed
 
+    def unused(self) -> List["Unused"]:
+        """What the spec says and nothing follows, which is mostly a slip in a pattern.
+
+        Rules and stages that fit no tensor of their side, rules all of whose tensors rules before
+        them take, coordinates on which a stage puts no tensor, and rates of nodes that no rank is
+        on. Rules for any name (``"*"``) are not among them, nor coordinates whose size is 0.
+
+        >>> import ferry
+        >>> whole = {"mesh": [], "rules": [{"match": "*"}]}
+        >>> spec = ferry.Spec({
+        ...     "format": "ferry.spec/1", "tensors": [{"name": "w", "shape": [8], "dtype": "bf16"}],
+        ...     "source": whole, "destination": {"mesh": [], "rules": [{"match": "v"}, {"match": "*"}]},
+        ... })
+        >>> [(one.side, one.kind, one.number, one.match) for one in spec.unused()]
+        [('destination', 'rule', 0, 'v')]
+        """
+        return [
+            Unused(side, kind, number, match, is_hidden, axis, range(first, first + n))
+            for side, kind, number, match, is_hidden, axis, first, n in self._handle.unused()
+        ]
+
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Spec) and self.to_json() == other.to_json()
 
@@ -193,6 +214,27 @@ class Spec:
     @never_raises
     def __repr__(self) -> str:
         return f"<ferry.Spec of {_counted(self.n_tensors, 'tensor')}>"
+
+
+@fields(
+    side='``"source"`` or ``"destination"``; of a node ``"cluster"``.',
+    kind='``"rule"``, ``"stage"`` or ``"node"``.',
+    number="Its place among the side's rules or stages, from 0 on; of a node which one it is.",
+    match="Its pattern; None of a node.",
+    is_hidden="Of a rule: tensors fit it, and rules before it take them all.",
+    axis="Of a stage that puts nothing on some coordinates: their axis. None: it fits no tensor.",
+    coordinates="Those coordinates.",
+)
+class Unused(NamedTuple):
+    """What a spec says and nothing follows: see :meth:`Spec.unused`."""
+
+    side: str
+    kind: str
+    number: int
+    match: Optional[str]
+    is_hidden: bool
+    axis: Optional[str]
+    coordinates: range
 
 
 @fields(
@@ -450,6 +492,20 @@ class Plan:
         """Who computes what of tensors that are quantized or dequantized on their way, by tensor and
         rank; of senders, all that have some of it."""
         return [BlockWork(*work) for work in self._handle.block_work()]
+
+    def idle_ranks(self) -> List[int]:
+        """Ranks of the world that have no part of any tensor, on neither side: nothing of them is read
+        or written. Lost ranks are not among them.
+
+        >>> import ferry
+        >>> whole = {"mesh": [], "rules": [{"match": "*"}]}
+        >>> ferry.plan({
+        ...     "format": "ferry.spec/1", "tensors": [{"name": "w", "shape": [8], "dtype": "bf16"}],
+        ...     "source": whole, "destination": dict(whole, first_rank=3),
+        ... }).idle_ranks()
+        [1, 2]
+        """
+        return [first + i for first, n in self._handle.idle() for i in range(n)]
 
     def to_json(self, rank: Optional[int] = None, summary: bool = False) -> str:
         """The plan as a text of the format ``ferry.plan/1``.

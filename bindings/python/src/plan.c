@@ -482,6 +482,11 @@ static bool add_spec(PyObject *module)
     static PyMethodDef methods[] = {
         {"write_json", write_spec, METH_NOARGS,
          FP_DOC("write_json($self, /)", "ferry.spec/1 as a text.")},
+        {"unused", fp_spec_unused, METH_NOARGS,
+         FP_DOC(
+             "unused($self, /)",
+             "(side, kind, number, match, is hidden, axis, first coordinate, number of them), in a "
+             "list: what nothing follows.")},
         {NULL, NULL, 0, NULL},
     };
     static PyGetSetDef properties[] = {
@@ -524,6 +529,9 @@ static bool add_plan(PyObject *module)
          FP_DOC("shards($self, side, rank, /)", "What a rank holds: shards(side, rank).")},
         {"block_work", fp_plan_block_work, METH_NOARGS,
          FP_DOC("block_work($self, /)", "(tensor, makes, at, rank, staging bytes), in a list.")},
+        {"idle", fp_plan_idle, METH_NOARGS,
+         FP_DOC("idle($self, /)",
+                "(first rank, number of them) of those without a part, in a list.")},
         {NULL, NULL, 0, NULL},
     };
     static PyGetSetDef properties[] = {

@@ -33,6 +33,9 @@ PyObject *fp_plan_moves(PyObject *self, PyObject *rank);
 PyObject *fp_plan_traffic(PyObject *self, PyObject *rank);
 PyObject *fp_plan_shards(PyObject *self, PyObject *args);
 PyObject *fp_plan_block_work(PyObject *self, PyObject *unused);
+PyObject *fp_plan_idle(PyObject *self, PyObject *unused);
+/* And one of the type _ferry.Spec. */
+PyObject *fp_spec_unused(PyObject *self, PyObject *unused);
 bool fp_add_plan_visit(PyObject *module);
 
 /* plan_schedule.c */

@@ -455,16 +455,31 @@ PyObject *fp_plan_shards(PyObject *self, PyObject *args)
     return list;
 }
 
-/* Block work. */
+/* Lists of tuples, one for each that is visited. */
+
+/* Takes the tuple; a list that could not grow ends the visit with an exception. */
+static ferry_status append(PyObject *list, PyObject *tuple)
+{
+    int failed = tuple == NULL ? -1 : PyList_Append(list, tuple);
+    Py_XDECREF(tuple);
+    return failed == 0 ? FERRY_OK : FERRY_ERR_STOPPED;
+}
+
+/* Takes the list. */
+static PyObject *visited(PyObject *list, ferry_status status, const ferry_error *error)
+{
+    if (status == FERRY_OK) {
+        return list;
+    }
+    Py_DECREF(list);
+    return PyErr_Occurred() ? NULL : fp_raise(status, error->message);
+}
 
 static ferry_status add_block_work(void *context, const ferry_block_work *w)
 {
-    PyObject *work = Py_BuildValue("(sssIK)", w->tensor, w->dequantizes ? "values" : "codes",
-                                   w->at_receiver ? "receiver" : "sender", (unsigned)w->rank,
-                                   (unsigned long long)w->staging_bytes);
-    int failed = work == NULL ? -1 : PyList_Append(context, work);
-    Py_XDECREF(work);
-    return failed == 0 ? FERRY_OK : FERRY_ERR_STOPPED;
+    return append(context, Py_BuildValue("(sssIK)", w->tensor, w->dequantizes ? "values" : "codes",
+                                         w->at_receiver ? "receiver" : "sender", (unsigned)w->rank,
+                                         (unsigned long long)w->staging_bytes));
 }
 
 PyObject *fp_plan_block_work(PyObject *self, PyObject *unused)
@@ -476,12 +491,48 @@ PyObject *fp_plan_block_work(PyObject *self, PyObject *unused)
     if (list == NULL) {
         return NULL;
     }
-    ferry_status status = ferry_plan_visit_block_work(plan, add_block_work, list, &error);
-    if (status != FERRY_OK) {
-        Py_DECREF(list);
-        return PyErr_Occurred() ? NULL : fp_raise(status, error.message);
-    }
-    return list;
+    return visited(list, ferry_plan_visit_block_work(plan, add_block_work, list, &error), &error);
+}
+
+static ferry_status add_idle(void *context, uint32_t first, uint32_t n_ranks)
+{
+    return append(context, Py_BuildValue("(II)", (unsigned)first, (unsigned)n_ranks));
+}
+
+PyObject *fp_plan_idle(PyObject *self, PyObject *unused)
+{
+    (void)unused;
+    const ferry_plan *plan = fp_plan_get(self);
+    ferry_error error;
+    PyObject *list = plan == NULL ? NULL : PyList_New(0);
+    return list == NULL
+               ? NULL
+               : visited(list, ferry_plan_visit_idle(plan, add_idle, list, &error), &error);
+}
+
+static ferry_status add_unused(void *context, const ferry_unused *u)
+{
+    return append(
+        context, Py_BuildValue("(ssnzOzII)",
+                               u->is_node          ? "cluster"
+                               : u->is_destination ? "destination"
+                                                   : "source",
+                               u->is_node    ? "node"
+                               : u->is_stage ? "stage"
+                                             : "rule",
+                               (Py_ssize_t)u->index, u->match, u->is_hidden ? Py_True : Py_False,
+                               u->axis, (unsigned)u->first_coordinate, (unsigned)u->n_coordinates));
+}
+
+PyObject *fp_spec_unused(PyObject *self, PyObject *unused)
+{
+    (void)unused;
+    const ferry_spec *spec = fp_spec_get(self);
+    ferry_error error;
+    PyObject *list = spec == NULL ? NULL : PyList_New(0);
+    return list == NULL
+               ? NULL
+               : visited(list, ferry_spec_visit_unused(spec, add_unused, list, &error), &error);
 }
 
 bool fp_add_plan_visit(PyObject *module)

@@ -351,6 +351,29 @@ class MovesTest(unittest.TestCase):
                          [("a", "codes", "sender", 4), ("b", "codes", "receiver", 1)])
         self.assertEqual(ferry.plan(two()).block_work(), [])
 
+    def test_what_nothing_follows(self):
+        """Of each kind one: patterns that fit nothing, that others hide, and coordinates of a stage."""
+        rules = [{"match": "*"}]
+        spec = ferry.Spec({
+            "format": "ferry.spec/1",
+            "tensors": [{"name": "l.{0}.w", "count": [3], "shape": [4], "dtype": "u8"}],
+            "source": {"mesh": [["pp", 5]], "rules": rules,
+                       "stages": [{"match": "l.{}.w", "count": 3, "axis": "pp"}]},
+            "destination": {"mesh": [], "first_rank": 7, "rules": [
+                {"match": "none"}, {"match": "l.*"}, {"match": "l.1.w"}, *rules]},
+            "cluster": {"ranks_per_node": 2, "rank_gbytes_per_s": 1, "node_gbytes_per_s": 2,
+                        "nodes": {"9": {"rank_gbytes_per_s": 2}}}})
+        found = spec.unused()
+        self.assertEqual(found[0][:6], ("source", "stage", 0, "l.{}.w", False, "pp"))
+        self.assertEqual([list(one.coordinates) for one in found[:2]], [[2], [4]])
+        self.assertEqual([tuple(one[:6]) for one in found[2:]], [
+            ("destination", "rule", 0, "none", False, None),
+            ("destination", "rule", 2, "l.1.w", True, None),
+            ("cluster", "node", 9, None, False, None)])
+        self.assertEqual([list(one.coordinates) for one in found[2:]], [[], [], []])
+        self.assertEqual(ferry.plan(spec).idle_ranks(), [2, 4, 5, 6])
+        self.assertEqual((ferry.Spec(two()).unused(), ferry.plan(two()).idle_ranks()), ([], []))
+
     def test_many_blocks(self):
         """More than one block of moves, of all and of one rank."""
         plan = ferry.plan(many(1000, 80))
