@@ -54,7 +54,6 @@ static ferry_status fail_circle(const chains *c, uint32_t tensor, const fy_json_
     while (c->way[first - 1].tensor != tensor) {
         first--;
     }
-    uint32_t length = c->n_way - first + 1;
     for (uint32_t i = first - 1; i <= c->n_way && used < sizeof text; i++) {
         uint32_t at = i < c->n_way ? c->way[i].tensor : tensor;
         used += (size_t)snprintf(text + used, sizeof text - used, "%s\"%s\"",
@@ -63,9 +62,11 @@ static ferry_status fail_circle(const chains *c, uint32_t tensor, const fy_json_
     if (used >= sizeof text) {
         memcpy(text + sizeof text - 8, " -> ...", 8);
     }
-    return fy_json_fail(place, error, "%u %s sources in a circle: %s", length,
-                        length == 1 ? "tensor has itself among its" : "tensors have each other as",
-                        text);
+    return fy_json_fail(
+        place, error,
+        "have sources in a circle, so nothing says what is in them: %s; give one of "
+        "them another source, or none",
+        text);
 }
 
 /* One box that is all of a tensor in between, of the same dimensions: the feeds can be shared. */

@@ -198,8 +198,23 @@ def case_wrong_usage():
 
 def case_nodes_that_fit():
     for n, nodes in ((1, "3"), (2, "2"), (3, "2"), (3, "1,2"), (3, "3"), (5, "1,3,1")):
-        status, _, err = launch("-n", n, "--nodes", nodes, "true")
-        expect("status of %s on %s" % (n, nodes), (status, err), (0, ""))
+        for words, env in ((("--nodes", nodes), {}), ((), {"FERRY_NODES": nodes}),
+                           (("--nodes", nodes), {"FERRY_NODES": "7,7"})):
+            status, _, err = launch("-n", n, *words, "true", env=environment(**env))
+            expect("status of %s on %s" % (n, nodes), (status, err), (0, ""))
+
+
+def case_nodes_of_the_environment():
+    """What each rank would say once it makes its world, and a program that makes none never."""
+    for nodes, wanted, says in (
+            ("2,", 1, "is neither a number of nodes"), ("0", 1, "is neither"), ("", 1, "is neither"),
+            ("two", 1, "nor the ranks of each, such as 3,5"), ("02", 1, "is neither"),
+            ("3", 2, "FERRY_NODES of the environment 3: 2 ranks, 1 to a node, fill 2 nodes; give the ranks of each"),
+            ("1,2", 2, "FERRY_NODES of the environment 1,2 places 3 ranks, but there are 2; let it place these")):
+        status, out, err = launch("-n", 2, "true", env=environment(FERRY_NODES=nodes))
+        expect("status of %s" % nodes, (status, out), (wanted, ""))
+        one_line(err)
+        assert "FERRY_NODES" in err and says in err, err
 
 
 def case_options_of_the_program():

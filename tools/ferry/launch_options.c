@@ -161,9 +161,9 @@ static int apply_option(int option, void *arguments)
 /*
  * Each rank would find it when it makes its world, after it has loaded its model perhaps. The text
  * is whole numbers with commas between them. A rank alone is on the first of any number of nodes,
- * since others may join it.
+ * since others may join it. by: who says it.
  */
-static int check_nodes(const char *nodes, uint32_t n_ranks)
+static int check_nodes(const char *by, const char *nodes, uint32_t n_ranks)
 {
     uint64_t sum = 0, n_numbers = 0;
     for (const char *at = nodes; at != NULL; n_numbers++) {
@@ -172,16 +172,16 @@ static int check_nodes(const char *nodes, uint32_t n_ranks)
         at = at == NULL ? NULL : at + 1;
     }
     if (n_numbers > 1 && sum != n_ranks) {
-        return fail_usage("launch", "--nodes %s places %llu ranks, but there are %u", nodes,
-                          (unsigned long long)sum, n_ranks);
+        return fail_usage("launch", "%s %s places %llu ranks, but there are %u; let it place these",
+                          by, nodes, (unsigned long long)sum, n_ranks);
     }
     uint64_t each = n_numbers == 1 && n_ranks > 1 ? (n_ranks + sum - 1) / sum : 0;
     uint64_t filled = each == 0 ? sum : (n_ranks + each - 1) / each;
     if (filled < sum) {
         return fail_usage("launch",
-                          "--nodes %s: %u ranks, %llu to a node, fill %llu nodes; give the ranks "
-                          "of each node, such as 3,5",
-                          nodes, n_ranks, (unsigned long long)each, (unsigned long long)filled);
+                          "%s %s: %u ranks, %llu to a node, fill %llu nodes; give the ranks of "
+                          "each node, such as 3,5",
+                          by, nodes, n_ranks, (unsigned long long)each, (unsigned long long)filled);
     }
     return EXIT_DONE;
 }
@@ -210,7 +210,11 @@ static int check_together(launch_request *r, bool has_first_rank, const char *no
                           "-n %u ranks from --first-rank %u on do not fit into a --world of %u",
                           r->n_ranks, r->first_rank, r->n_world);
     }
-    return nodes == NULL ? EXIT_DONE : check_nodes(nodes, r->n_world);
+    const char *inherited = getenv("FERRY_NODES"); /* what --nodes says, if it does */
+    return nodes != NULL ? check_nodes("--nodes", nodes, r->n_world)
+           : inherited != NULL
+               ? check_nodes("FERRY_NODES of the environment", inherited, r->n_world)
+               : EXIT_DONE;
 }
 
 int launch_parse_arguments(int argc, char **argv, launch_request *request_out)

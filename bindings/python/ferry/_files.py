@@ -232,7 +232,7 @@ class _Reader:
             except OSError as error:
                 raise of_file(path, error) from None
             length = struct.unpack_from("<Q", mapped)[0]
-            header = json.loads(mapped[8 : 8 + length])
+            header = json.loads(mapped[8 : 8 + length], parse_int=_whole)
             header.pop("__metadata__", None)
             self._maps[name] = (mapped, header, 8 + length)
         return self._maps[name]
@@ -276,6 +276,12 @@ class _Reader:
             else:
                 shard = _box_of_flat(shard, about, move)
             _copy(into[_slices(_less(met[0], begin), met[1])], shard[_slices(at, met[1])])
+
+
+def _whole(digits: str) -> Union[int, str]:
+    """Offsets and extents were looked at when the checkpoint was opened; of what else a header says a
+    number may be longer than Python reads, and nobody asks for it."""
+    return int(digits) if len(digits) <= 20 else digits
 
 
 def _box_of_flat(shard: Any, about: "Shard", move: "Move") -> Any:

@@ -191,6 +191,24 @@ class Tensors(unittest.TestCase):
         with self.assertRaisesRegex(ferry.InvalidInput, "give a torch.nn.Module"):
             ferry.load_into({}, self.path("a"))  # type: ignore[arg-type]
 
+    def test_numbers_of_the_header_that_nobody_asks_for(self) -> None:
+        """They may be longer than Python reads; extents and offsets are looked at before."""
+        for key, number, says in (("more", "1" * 5000, None), ("more", "[-%s, 1e%s]" % ("1" * 5000, "9" * 400), None),
+                                  ("shape", "[2%s]" % ("0" * 5000), '"w" shape expected a whole number')):
+            header = '{"w":{"dtype":"F32","shape":[2],"data_offsets":[0,8],"%s":%s}}' % (key, number)
+            if key == "shape":
+                header = header.replace('"shape":[2],', "", 1)
+            with open(self.path("long.safetensors"), "wb") as file:
+                file.write(len(header).to_bytes(8, "little") + header.encode())
+                file.write(torch.tensor([3.0, 4.0]).numpy().tobytes())
+            into = {"w": torch.zeros(2)}
+            if says is None:
+                ferry.load(into, self.path("long.safetensors"))
+                self.assertEqual(into["w"].tolist(), [3.0, 4.0])
+            else:
+                with self.assertRaisesRegex(ferry.InvalidInput, "long.safetensors: .*" + says):
+                    ferry.load(into, self.path("long.safetensors"))
+
     def test_what_cannot_be_saved(self) -> None:
         one = {"w": torch.zeros(2)}
         for tensors, options in (({"w": b"12"}, {}), ({3: torch.zeros(2)}, {}), (None, {}),
