@@ -17,6 +17,7 @@ from typing import (
 from . import _errors, _ferry, _publish
 from ._errors import DigestMismatch, Error, InvalidInput, Misuse, Unsupported
 from ._repr import never_raises
+from ._world import leave_failed
 
 if TYPE_CHECKING:
     import os
@@ -386,6 +387,21 @@ class Refit:
     ) -> None:
         self._begin(world, options)
         self._ledger = ledger
+        try:
+            self._make(parts, how, progress, watched, options)
+        except BaseException as error:
+            if not isinstance(error, Exception):  # of a signal, of which others have not heard
+                leave_failed(self._world, error)
+            raise
+
+    def _make(
+        self,
+        parts: Sequence[Part],
+        how: Dict[str, Any],
+        progress: Optional[Callable[[Any], Any]],
+        watched: Sequence[Watched],
+        options: Dict[str, Any],
+    ) -> None:
         looked = agree(self._world, lambda: self._look(parts, how, watched, options))
         self._compare(looked)
         self._moved = sum(made.moved_bytes for made in self._plans)

@@ -363,6 +363,26 @@ def leaves_the_block_by_an_exception(rank, size):
         return "told"
 
 
+def interrupted_before_it_says_anything(rank, size):
+    """Of a refit that is being made: the others lose who is interrupted, though it lives on."""
+    from ferry import _refit
+
+    def interrupt(*given):
+        raise KeyboardInterrupt
+
+    if rank == 0:
+        _refit.agree = interrupt
+    side = {"mesh": [], "rules": [{"match": "*"}]}
+    spec = {"format": "ferry.spec/1", "tensors": [{"name": "w", "shape": [8], "dtype": "u8"}],
+            "source": side, "destination": dict(side, first_rank=1)}
+    mine = {"w": bytearray(8)}
+    found = outcome(lambda: ferry.Refit(mine if rank == 0 else {}, mine if rank == 1 else {}, spec))
+    if rank == 1:
+        mark("others have lost it")
+    await_mark("others have lost it")
+    return found
+
+
 # How many ranks each has, and which of them dies.
 CASES = {
     interrupted_in_the_middle: (2, ()), interrupted_while_a_peer_is_late: (2, ()),
@@ -370,7 +390,7 @@ CASES = {
     interrupted_in_schedule: (2, ()), a_handler_of_the_program: (2, ()),
     callback_that_raises: (2, ()), callback_that_cancels: (2, ()), cancelled_request: (2, ()),
     killed: (3, (1,)), goes_on_after_a_loss: (3, (1,)), ends_in_peace: (2, ()),
-    leaves_the_block_by_an_exception: (2, ()),
+    leaves_the_block_by_an_exception: (2, ()), interrupted_before_it_says_anything: (2, ()),
 }
 
 
@@ -389,6 +409,9 @@ class Faults(unittest.TestCase):
     def test_an_interrupt_in_the_middle(self):
         self.check(interrupted_in_the_middle,
                    [("KeyboardInterrupt", ["torn"]), ("Aborted", ["torn"])])
+
+    def test_an_interrupt_before_a_refit_has_said_anything(self):
+        self.check(interrupted_before_it_says_anything, ["KeyboardInterrupt", "PeerLost"])
 
     def test_an_interrupt_while_a_peer_is_late(self):
         self.check(interrupted_while_a_peer_is_late, ["KeyboardInterrupt", "Aborted"])
