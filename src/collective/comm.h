@@ -176,6 +176,8 @@ ferry_status fy_comm_state(ferry_mixed_comm *comm, ferry_error *error);
 /* The same of call `number`, which goes on where a later one was cancelled. Looks at `cancelled`.
  */
 ferry_status fy_comm_call_state(ferry_mixed_comm *comm, uint64_t number, ferry_error *error);
+/* Whether another rank has said what ends call `number`. */
+bool fy_comm_has_notice(const ferry_mixed_comm *comm, uint64_t number);
 static inline bool fy_comm_is_cancelled(const ferry_mixed_comm *comm)
 {
     return comm->state.cancelled != NULL && atomic_load(comm->state.cancelled);

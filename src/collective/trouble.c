@@ -194,26 +194,33 @@ static void obey_notice(ferry_mixed_comm *comm, uint64_t from, ferry_status stat
 }
 
 /* What ends call `number`: of one that cancelled a later call there is nothing to hear yet. */
-static void read_notices(ferry_mixed_comm *comm, uint64_t number)
+static const fy_mix_notice *find_notice(const ferry_mixed_comm *comm, uint64_t number)
 {
-    for (uint32_t contact = 0; contact < fy_mix_contact_count(&comm->program.topology); contact++) {
+    const _Atomic uint64_t *notices = control_at(comm, FY_MIX_CONTROL_NOTICES);
+    uint32_t n_contacts =
+        atomic_load(notices) == 0 ? 0 : fy_mix_contact_count(&comm->program.topology);
+    for (uint32_t contact = 0; contact < n_contacts; contact++) {
         const fy_mix_notice *notice = control_at(comm, notice_at(comm, contact));
-        ferry_status status = (ferry_status)atomic_load(&notice->status);
-        if (contact != comm->program.topology.local_rank && status != FERRY_OK &&
-            notice->from <= number) {
-            obey_notice(comm, notice->from, status, "%.*s", (int)sizeof notice->sentence - 1,
-                        notice->sentence);
-            return;
+        if (contact != comm->program.topology.local_rank &&
+            atomic_load(&notice->status) != FERRY_OK && notice->from <= number) {
+            return notice;
         }
     }
+    return NULL;
+}
+
+bool fy_comm_has_notice(const ferry_mixed_comm *comm, uint64_t number)
+{
+    return find_notice(comm, number) != NULL;
 }
 
 static void look_at_notices(ferry_mixed_comm *comm, uint64_t number)
 {
     if (atomic_load(&comm->broken) == FERRY_OK && comm->boards.control != NULL) {
-        _Atomic uint64_t *notices = control_at(comm, FY_MIX_CONTROL_NOTICES);
-        if (atomic_load(notices) != 0) {
-            read_notices(comm, number);
+        const fy_mix_notice *notice = find_notice(comm, number);
+        if (notice != NULL) {
+            obey_notice(comm, notice->from, (ferry_status)atomic_load(&notice->status), "%.*s",
+                        (int)sizeof notice->sentence - 1, notice->sentence);
         }
     }
 }

@@ -64,10 +64,8 @@ void fy_mix_work(fy_mix_driver *d)
 
 static bool has_news(const ferry_mixed_comm *comm)
 {
-    const _Atomic uint64_t *notices =
-        (const _Atomic uint64_t *)ferry_region_base(comm->boards.control);
-    return atomic_load(&comm->broken) != FERRY_OK || atomic_load(notices) != 0 ||
-           fy_comm_is_cancelled(comm);
+    return atomic_load(&comm->broken) != FERRY_OK ||
+           fy_comm_has_notice(comm, comm->state.call.number) || fy_comm_is_cancelled(comm);
 }
 
 static bool ready(void *context)
