@@ -59,7 +59,7 @@ struct fy_mix_graphs {
     ferry_error error;
 
     _Atomic uint32_t n_calls; /* that graphs have; written under the lock */
-    _Atomic bool is_closing, has_had_any;
+    _Atomic bool is_closing, has_named;
     _Atomic uint64_t counted; /* the number of the call that the host has begun last */
 };
 
@@ -530,7 +530,7 @@ static ferry_status add(fy_mix_graphs *graphs, graph_call *one, ferry_error *err
         one->which = graphs->last_which = graphs->last_which % (FY_MIX_NAMES_AHEAD - 1) + 1;
         one->next = graphs->first;
         graphs->first = one;
-        atomic_store(&graphs->has_had_any, true);
+        fy_mix_graphs_has_named(graphs);
         atomic_fetch_add(&graphs->n_calls, 1); /* from here on the host says what it counts */
     }
     pthread_mutex_unlock(&graphs->lock);
@@ -580,10 +580,21 @@ bool fy_mix_graphs_go_on(const fy_mix_graphs *graphs)
     return goes_on;
 }
 
+void fy_mix_graphs_has_named(fy_mix_graphs *graphs)
+{
+    atomic_store(&graphs->has_named, true);
+}
+
+bool fy_mix_graphs_have_named(const fy_mix_graphs *graphs)
+{
+    return graphs != NULL && atomic_load(&graphs->has_named);
+}
+
 uint64_t fy_mix_graphs_last(const fy_mix_graphs *graphs)
 {
-    bool has_any = graphs != NULL && atomic_load(&graphs->has_had_any);
-    return has_any ? fy_mix_graphs_number(graphs, 0, read_word(&report_of(graphs, 0)->begun)) : 0;
+    return fy_mix_graphs_have_named(graphs)
+               ? fy_mix_graphs_number(graphs, 0, read_word(&report_of(graphs, 0)->begun))
+               : 0;
 }
 
 void fy_mix_graphs_has_counted(fy_mix_graphs *graphs, uint64_t number)

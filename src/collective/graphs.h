@@ -48,7 +48,10 @@ bool fy_mix_graphs_exist(const fy_mix_graphs *graphs);
 ferry_status fy_mix_graphs_say_floor(fy_mix_graphs *graphs, uint64_t number);
 /* Whether one is under way. It is not where the host has waited for its stream. */
 bool fy_mix_graphs_go_on(const fy_mix_graphs *graphs);
-/* The number of the last call that kernels have begun; 0 where graphs never had any. */
+/* Whether calls ever had names in place of numbers: those of graphs, and others beside them. */
+void fy_mix_graphs_has_named(fy_mix_graphs *graphs);
+bool fy_mix_graphs_have_named(const fy_mix_graphs *graphs);
+/* The number of the last call that kernels have begun; 0 where none had a name. */
 uint64_t fy_mix_graphs_last(const fy_mix_graphs *graphs);
 /* The number that a lane says, of which the last bits are on its report. */
 uint64_t fy_mix_graphs_number(const fy_mix_graphs *graphs, uint32_t lane, uint64_t begun);

@@ -163,8 +163,10 @@ ferry_status fy_mix_kernel_go_ahead(fy_mix_kernel *kernel, const fy_mix_call *ca
                           .n_lanes = call->geometry.n_lanes,
                           .queue = queue};
     fy_lanes_call launch;
-    ahead.which =
-        call->number == 0 ? FY_MIX_NAMES_AHEAD | (kernel->n_named++ % FY_MIX_NAMES_AHEAD) : 0;
+    if (call->number == 0) {
+        fy_mix_graphs_has_named(kernel->graphs);
+        ahead.which = FY_MIX_NAMES_AHEAD | (kernel->n_named++ % FY_MIX_NAMES_AHEAD);
+    }
     fy_mix_kernel_fill(kernel, call, ahead.which, &launch);
     ferry_status status = kernel->on.exec->lanes(queue, &launch, error);
     bool may_be_there = status == FERRY_OK || has_failed(kernel, queue);
@@ -349,7 +351,7 @@ void fy_mix_kernel_catch_up(ferry_mixed_comm *comm)
     }
 }
 
-/* First what a capture reads, and then whether there is one: one of the two sees the other. */
+/* First what a launch is given, and then whether there is one: one of the two sees the other. */
 void fy_mix_kernel_has_counted(ferry_mixed_comm *comm, bool by_kernel)
 {
     fy_mix_kernel *kernel = comm->kernel;
@@ -358,7 +360,7 @@ void fy_mix_kernel_has_counted(ferry_mixed_comm *comm, bool by_kernel)
     }
     uint64_t number = comm->state.call.number;
     fy_mix_graphs_has_counted(kernel->graphs, number);
-    if (!by_kernel && fy_mix_graphs_exist(kernel->graphs) &&
+    if (!by_kernel && fy_mix_graphs_have_named(kernel->graphs) &&
         fy_mix_graphs_say_floor(kernel->graphs, number) == FERRY_ERR_TIMEOUT) {
         fy_comm_break(comm, FERRY_ERR_TIMEOUT,
                       "mixed collective: device %d did not hear within %g s that rank %u has made "

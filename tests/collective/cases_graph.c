@@ -53,7 +53,7 @@ void case_captured(rank_context *me)
         uint32_t by_kernel;
         tape t;
         tape_open(me, &t, round % 2 == 0 ? 0 : device_number((int32_t)me->rank), &random);
-        void *graph = tape_capture(&t, t.n, round % 4 > 1, &by_kernel);
+        void *graph = tape_capture(&t, t.n, round % 4 > 1 ? 4 : 0, &by_kernel);
         replay(&t, graph, &random);
         outlive(&t, graph);
         tape_close(&t);
@@ -94,23 +94,34 @@ static void call_beside(const tape *t, const taped *one, void *stream, ferry_que
     m->n_ahead += may_go;
 }
 
-/* Launches on either stream, and around them calls on that stream that are no graph's. */
+/*
+ * Launches on either stream, and around them calls on that stream that are no graph's. The host's
+ * calls of a graph are those of the queue of the capture: others wait for them.
+ */
 static made launch_all(tape *t, void *graph, uint32_t by_kernel, void *stream, ferry_queue *queue,
                        uint64_t *random)
 {
     rank_context *me = t->c.me;
     made m = {0, 0};
     bool may_go = by_kernel == t->n || queue != t->queue;
+    bool waits = by_kernel < t->n && queue != t->queue;
     for (uint32_t i = one_in(random, 2) ? dice(random, 1, t->n) : 0; i > 0; i--) {
         call_beside(t, &t->calls[i - 1], stream, queue, may_go,
                     &m); /* found again by the graph's */
     }
     for (uint32_t n = dice(random, 1, 3); n > 0; n--) {
+        if (waits) {
+            must(me, ferry_queue_synchronize(queue, &me->error));
+        }
         graphs_launch(graph, stream);
         m.n_calls += t->n;
         m.n_ahead += by_kernel;
     }
     if (one_in(random, 3)) {
+        if (waits) {
+            graphs_synchronize(stream);
+            must(me, ferry_queue_synchronize(t->queue, &me->error));
+        }
         call_beside(t, &t->calls[t->n - 1], stream, queue, may_go, &m);
     }
     if (queue == t->queue && one_in(random, 3)) {
@@ -158,6 +169,7 @@ static void launch_often(tape *t, void *graph, uint32_t by_kernel, void *streams
 void case_graph(rank_context *me)
 {
     uint64_t random = seed_of(me, 61, me->n_ranks, 0);
+    const uint32_t odds[] = {0, 4, 1}; /* kernels, some, none */
     for (uint32_t round = 0; tape_is_shown() && round < times_of(me, 3, 40); round++) {
         uint32_t by_kernel;
         tape t;
@@ -168,7 +180,7 @@ void case_graph(rank_context *me)
              ferry_queue_adopt(FERRY_MEMORY_CUDA, t.device, streams[1], &queues[1], &me->error));
         refuse(&t); /* calls are counted that no kernel has made */
         expect_refusal(&t);
-        void *graph = tape_capture(&t, t.n, round % 2 == 1, &by_kernel);
+        void *graph = tape_capture(&t, t.n, odds[round % 3], &by_kernel);
         must(me, ferry_mixed_comm_reset_counts(t.c.comm, &me->error));
         launch_often(&t, graph, by_kernel, streams, queues, &random);
         graphs_free(graph);
@@ -193,7 +205,7 @@ void case_graph_late(rank_context *me)
         return;
     }
     tape_open(me, &t, device_number((int32_t)me->rank), &random);
-    void *graph = tape_capture(&t, t.n, false, &by_kernel);
+    void *graph = tape_capture(&t, t.n, 0, &by_kernel);
     for (uint64_t launch = 1; launch <= times_of(me, 6, 40); launch++) {
         bool is_late = launch % me->n_ranks == me->rank;
         call what = draw_call(&t.c, &random, MOST_ELEMENTS);
@@ -220,7 +232,7 @@ void case_graph_ends(rank_context *me)
         uint32_t by_kernel;
         tape t;
         tape_open(me, &t, device_number((int32_t)me->rank), &random);
-        void *graph = tape_capture(&t, t.n, round % 2 == 1, &by_kernel);
+        void *graph = tape_capture(&t, t.n, round % 2 == 1 ? 4 : 0, &by_kernel);
         tape_give(&t, 1);
         ferry_queue_destroy(t.queue);
         t.queue = NULL;
@@ -277,7 +289,7 @@ void case_graph_differs(rank_context *me)
         open_differing(me, &t, &random);
         differ(me, &t.calls[0]);
         snprintf(what, sizeof what, " is %s of ", ferry_mixed_op_name(t.calls[1].what.op));
-        void *graph = tape_capture(&t, t.n, false, &by_kernel);
+        void *graph = tape_capture(&t, t.n, 0, &by_kernel);
         tape_give(&t, 1);
         graphs_launch(graph, t.stream);
         must_fail(me, FERRY_ERR_MISUSE, "the same calls",
@@ -303,7 +315,7 @@ void case_graph_idle(rank_context *me)
         return;
     }
     tape_open(me, &t, device_number((int32_t)me->rank), &random);
-    void *graph = tape_capture(&t, t.n, false, &by_kernel);
+    void *graph = tape_capture(&t, t.n, 0, &by_kernel);
     tape_give(&t, 1);
     graphs_launch(graph, t.stream);
     if (me->rank == 0) {
@@ -333,7 +345,7 @@ void case_graph_beside(rank_context *me)
     void *other = graphs_stream_apart(t.stream, word);
     void *graphs[2];
     for (int i = 0; i < 2; i++) {
-        graphs[i] = tape_capture(&t, 1, false, &by_kernel);
+        graphs[i] = tape_capture(&t, 1, 0, &by_kernel);
     }
     tape_give(&t, 1);
     if (me->rank == 0) {
@@ -371,7 +383,7 @@ void case_graph_killed(rank_context *me)
         return;
     }
     tape_open(me, &t, device_number((int32_t)me->rank), &random);
-    void *graph = tape_capture(&t, t.n, false, &by_kernel);
+    void *graph = tape_capture(&t, t.n, 0, &by_kernel);
     tape_give(&t, 1);
     meet_outside(me);
     if (me->rank == victim) {
@@ -405,9 +417,9 @@ void case_graph_silent(rank_context *me)
         open_differing(me, &t, &random);
         taped *one = &t.calls[0], as_all = *one;
         differ(me, one);
-        void *bad = tape_capture(&t, t.n, false, &by_kernel);
+        void *bad = tape_capture(&t, t.n, 0, &by_kernel);
         *one = as_all;
-        void *good = tape_capture(&t, t.n, false, &by_kernel);
+        void *good = tape_capture(&t, t.n, 0, &by_kernel);
         tape_give(&t, 1);
         graphs_launch(bad, t.stream);
         graphs_synchronize(t.stream);
@@ -444,7 +456,7 @@ void case_graph_order(rank_context *me)
         }
         _Atomic uint64_t *word = graphs_pinned(sizeof *word);
         atomic_store(word, 0);
-        void *graph = tape_capture(&t[0], t[0].n, false, &by_kernel);
+        void *graph = tape_capture(&t[0], t[0].n, 0, &by_kernel);
         if (is_held) {
             tape_shut(t[is_behind].stream, word, 1);
         }
@@ -492,7 +504,7 @@ void case_graph_fork(rank_context *me)
         atomic_store(word, 0);
         tape_give(&t, 1);
         for (int i = 0; i < 2; i++) {
-            graphs[i] = tape_capture(&t, 1, false, &by_kernel);
+            graphs[i] = tape_capture(&t, 1, 0, &by_kernel);
         }
         for (int i = 0; i < 2; i++) {
             tape_shut(streams[i], word, 1);
@@ -532,7 +544,7 @@ void case_graph_request(rank_context *me)
     }
     tape_open(me, &t, device_number((int32_t)me->rank), &random);
     const taped *one = &t.calls[0];
-    void *graph = tape_capture(&t, 1, false, &by_kernel);
+    void *graph = tape_capture(&t, 1, 0, &by_kernel);
     tape_give(&t, 1);
     tensors here = scene_tensors(&t.c, &one->what);
     must(me, ferry_mixed_comm_start(t.c.comm, one->what.op, &here.in, &here.out, one->what.mode,
@@ -560,7 +572,7 @@ void case_graph_lost(rank_context *me)
         return;
     }
     tape_open(me, &t, device_number((int32_t)me->rank), &random);
-    void *graph = tape_capture(&t, t.n, false, &by_kernel);
+    void *graph = tape_capture(&t, t.n, 0, &by_kernel);
     tape_give(&t, 1);
     snprintf(number, sizeof number, "%u", dice(&random, 20, 60));
     meet_outside(me);

@@ -78,7 +78,7 @@ void case_ahead(rank_context *me)
         tape t;
         tape_open(me, &t, device_number((int32_t)me->rank), &random);
         uint32_t n;
-        void *graph = one_in(&random, 2) ? tape_capture(&t, 1, false, &n) : NULL;
+        void *graph = one_in(&random, 2) ? tape_capture(&t, 1, 0, &n) : NULL;
         for (uint64_t launch = 1; launch <= N_LAUNCHES; launch++) {
             run_ahead(&t, &graph, launch, &random, &me->random);
         }
@@ -269,7 +269,7 @@ void case_ahead_beside(rank_context *me)
     run_beside(t, NULL, true, word, 1);
     for (uint64_t launch = 2; launch <= 13; launch += 3) {
         uint32_t by_kernel = 0;
-        void *graph = tape_capture(&t[0], t[0].n, true, &by_kernel);
+        void *graph = tape_capture(&t[0], t[0].n, 4, &by_kernel);
         for (uint64_t i = 0; i < 3; i++) {
             run_beside(t, graph, by_kernel == t[0].n, word, launch + i);
         }

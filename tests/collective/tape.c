@@ -124,7 +124,7 @@ static void expect_refusal(const tape *t)
  * Each rank for itself: a call whose input is the host's memory is begun and ended by the host, and
  * others are kernels, `by_kernel_out` in number.
  */
-void *tape_capture(const tape *t, uint32_t n, bool are_mixed, uint32_t *by_kernel_out)
+void *tape_capture(const tape *t, uint32_t n, uint32_t by_host, uint32_t *by_kernel_out)
 {
     rank_context *me = t->c.me;
     *by_kernel_out = n;
@@ -134,7 +134,7 @@ void *tape_capture(const tape *t, uint32_t n, bool are_mixed, uint32_t *by_kerne
     for (uint32_t i = 0; i < n; i++) {
         const taped *one = &t->calls[i];
         ferry_mixed_tensor in = one->in_there;
-        if (are_mixed && one_in(&me->random, 4)) {
+        if (by_host > 0 && one_in(&me->random, by_host)) {
             in.buffer = ferry_buffer_of(one->given, one->in.bytes);
             --*by_kernel_out;
         } else {

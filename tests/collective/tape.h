@@ -41,10 +41,10 @@ void tape_check(tape *t);
 /* With its copies, on a stream that the queue has adopted. */
 void tape_launch(const tape *t, const taped *one, void *stream, ferry_queue *queue);
 /*
- * The first n calls as a graph, which the caller frees. Where they are mixed some are the host's;
- * the others are kernels where no other rank of the process has the device, so many.
+ * The first n calls as a graph, which the caller frees. One in `by_host` is the host's, none where
+ * that is 0; the others are kernels where no other rank of the process has the device, so many.
  */
-void *tape_capture(const tape *t, uint32_t n, bool are_mixed, uint32_t *by_kernel_out);
+void *tape_capture(const tape *t, uint32_t n, uint32_t by_host, uint32_t *by_kernel_out);
 uint64_t tape_count_ahead(const tape *t);
 
 /* The stream waits for the word to be `value`, which it is when many calls lie behind that. */
