@@ -132,6 +132,7 @@ run_kernels() {
         FERRY_TEST_KERNELS=1 cases kernels 20 bin/collective_suite "$row" all2 random2 far2 life requests all4 \
             deterministic4 two_handles diverging idle
     done
+    FERRY_TEST_KERNELS=1 cases kernels 20 bin/collective_suite shm ahead2 captured2 graph2 graph_late
     step kernels.tune 60 env -u FERRY_TEST_CUDA -u FERRY_TEST_MEMORY -u FERRY_TEST_FAR bin/ferry tune --memory cuda \
         --ranks 2 --max-bytes 4M --out "$out/tuned.json"
 }

@@ -294,7 +294,7 @@ void case_graph_differs(rank_context *me)
         graphs_launch(graph, t.stream);
         must_fail(me, FERRY_ERR_MISUSE, "the same calls",
                   ferry_queue_synchronize(t.queue, &me->error));
-        expect(me, strstr(me->error.message, what) == NULL, "%s", me->error.message);
+        expect(me, strstr(me->error.message, what) == NULL, "%.400s", me->error.message);
         graphs_launch(graph, t.stream); /* which moves nothing, and ends */
         must_fail(me, FERRY_ERR_MISUSE, "the same calls",
                   ferry_queue_synchronize(t.queue, &me->error));
@@ -518,7 +518,7 @@ void case_graph_fork(rank_context *me)
         }
         ferry_status status = ferry_queue_synchronize(t.queue, &me->error);
         expect(me, status == FERRY_OK || status == FERRY_ERR_MISUSE || status == FERRY_ERR_ABORTED,
-               "%s: %s", ferry_status_name(status), me->error.message);
+               "%s: %.400s", ferry_status_name(status), me->error.message);
         meet_outside(me);
         scene_drop(&t.c);
         for (int i = 0; i < 2; i++) {
@@ -584,7 +584,7 @@ void case_graph_lost(rank_context *me)
         (void)driver_call("cuGraphLaunch", (uintptr_t)graph, (uintptr_t)t.stream, 0, 0);
         status = ferry_queue_synchronize(t.queue, &me->error);
     }
-    expect(me, status == FERRY_ERR_IO, "%s: %s", ferry_status_name(status), me->error.message);
+    expect(me, status == FERRY_ERR_IO, "%s: %.400s", ferry_status_name(status), me->error.message);
     expect(me, now_ns() - begin_ns < INT64_C(10000000000), "it took %lld ms",
            (long long)((now_ns() - begin_ns) / 1000000));
     meet_outside(me);

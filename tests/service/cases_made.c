@@ -183,7 +183,7 @@ static void fill_source(rank_context *me, made_case *c, uint64_t run)
 static uint32_t code_at(const made_case *c, uint64_t element)
 {
     const unsigned char *codes = c->codes.base;
-    return is_half(c) ? codes[element / 2] >> element % 2 * 4 & 15 : codes[element];
+    return is_half(c) ? (uint32_t)codes[element / 2] >> element % 2 * 4 & 15 : codes[element];
 }
 
 static void check_block(rank_context *me, const made_case *c, uint64_t run, uint64_t plane,
