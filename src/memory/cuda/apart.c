@@ -206,7 +206,7 @@ static void exchange(fy_exec_queue *own)
 {
     keep_spare(own->device, own->own);
     own->stream = own->stream == own->own ? own->other : own->stream;
-    own->own = own->other;
+    __atomic_store_n(&own->own, own->other, __ATOMIC_RELEASE);
     own->other = NULL;
 }
 

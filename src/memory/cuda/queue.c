@@ -66,6 +66,19 @@ static void bury(fy_exec_queue *queue, CUresult result)
     }
 }
 
+/*
+ * A stream on which a failure of the device shows. One of the caller's may be captured at any
+ * moment, and a question would make the capture fail; so another one is asked, if there is any.
+ */
+static CUstream stream_to_ask(const fy_exec_queue *queue)
+{
+    CUstream found = queue->stream == queue->own ? queue->stream : NULL;
+    for (const fy_exec_queue *one = queues; one != NULL && found == NULL; one = one->next) {
+        found = one->device == queue->device ? __atomic_load_n(&one->own, __ATOMIC_ACQUIRE) : NULL;
+    }
+    return found;
+}
+
 void fy_cuda_look(fy_exec_queue *queue)
 {
     if (atomic_load(&queue->is_dead)) {
@@ -73,8 +86,12 @@ void fy_cuda_look(fy_exec_queue *queue)
     }
     CUresult result = fy_cuda_push(queue->device->context);
     if (result == CUDA_SUCCESS) {
-        /* A question would make a capture fail. */
-        result = fy_cuda_is_in_capture(queue) ? CUDA_SUCCESS : fy_cuda.cuStreamQuery(queue->stream);
+        CUstream stream = stream_to_ask(queue);
+        if (stream != NULL) {
+            result = fy_cuda.cuStreamQuery(stream);
+        } else if (!fy_cuda_is_in_capture(queue)) {
+            result = fy_cuda.cuStreamQuery(queue->stream);
+        }
         fy_cuda_leave();
     }
     if (result != CUDA_SUCCESS && result != CUDA_ERROR_NOT_READY) {
@@ -608,7 +625,9 @@ static ferry_status give_stream(fy_exec_queue *queue, void *native, ferry_error 
         return status;
     }
     if (queue->own == NULL) {
-        FY_TRY(fy_cuda_make_stream(&queue->own, error));
+        CUstream own;
+        FY_TRY(fy_cuda_make_stream(&own, error));
+        __atomic_store_n(&queue->own, own, __ATOMIC_RELEASE); /* others may ask it */
         FY_TRY(fy_cuda_part_one(queue, error));
     }
     queue->stream = queue->own;
