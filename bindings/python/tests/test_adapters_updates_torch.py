@@ -5,6 +5,7 @@ import os
 import signal
 import socket
 import threading
+import time
 import unittest
 
 import support
@@ -158,13 +159,18 @@ def refused(rank, size, port, what):
         found = attempt(lambda: run(link, 1))
         for one in (0, 1):
             support.await_mark("tried %d" % one)
+        until = time.monotonic() + 10  # the news may still be under way
+        while what == "flush" and not link.was_lost() and time.monotonic() < until:
+            time.sleep(0.01)
         assert link.was_lost() == (what == "flush")  # only then an update may be left behind
+        support.mark("judged")
         link.close()
         return found
     trainer = trainer_of(rank, port, what)
     found = attempt(trainer.send_weights)
     support.mark("tried %d" % rank)
     assert trainer.version == 0
+    support.await_mark("judged")  # a rank that leaves first would be heard of first
     trainer.shutdown()
     return (*found, trainer.client.asked) if rank == 0 else found
 
