@@ -140,7 +140,6 @@ static ferry_status take_page(opening *o)
     void *page;
     FY_TRY(o->kernel->on.exec->lanes_take(o->kernel->on.queue, &page, &o->why));
     o->kernel->post.page = page;
-    memset(page, 0, FY_LANES_PAGE_BYTES);
     return FERRY_OK;
 }
 

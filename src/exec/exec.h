@@ -139,7 +139,7 @@ typedef struct fy_exec {
     /*
      * Before the first call on a queue, until it is closed; refused where other queues would not go
      * on while its lanes wait. Takes FY_LANES_PAGE_BYTES of the host's memory that all devices
-     * reach, for a board and reports, not cleared; and gives them back.
+     * reach, for a board and reports, cleared; and gives them back.
      */
     ferry_status (*lanes_take)(fy_exec_queue *queue, void **page_out, ferry_error *error);
     void (*lanes_give)(void *page);

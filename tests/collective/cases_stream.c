@@ -339,7 +339,7 @@ static void cancel_one(tape *t, bool is_victim)
     for (int i = 0; i < 4; i++) {
         status =
             requests[i] == NULL ? FERRY_ERR_ABORTED : ferry_request_wait(requests[i], &me->error);
-        expect(me, status == FERRY_OK || status == FERRY_ERR_ABORTED, "%s: %s",
+        expect(me, status == FERRY_OK || status == FERRY_ERR_ABORTED, "%s: %.400s",
                ferry_status_name(status), me->error.message);
         ferry_request_destroy(requests[i]);
     }

@@ -205,7 +205,8 @@ static bool may_wait(const fy_exec_queue *queue, const fy_cuda_device *device)
 static void exchange(fy_exec_queue *own)
 {
     keep_spare(own->device, own->own);
-    own->stream = own->stream == own->own ? own->other : own->stream;
+    CUstream stream = own->stream == own->own ? own->other : own->stream;
+    __atomic_store_n(&own->stream, stream, __ATOMIC_RELEASE);
     __atomic_store_n(&own->own, own->other, __ATOMIC_RELEASE);
     own->other = NULL;
 }

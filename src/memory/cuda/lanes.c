@@ -162,7 +162,8 @@ ferry_status fy_cuda_lanes_take(fy_exec_queue *queue, void **page_out, ferry_err
     }
     ferry_status status = one != NULL ? FERRY_OK : make_page(&one, error);
     if (status == FERRY_OK) {
-        one->is_taken = true;
+        memset(one->bytes, 0, FY_LANES_PAGE_BYTES);
+        one->is_taken = true; /* from here on others look at it */
         *page_out = one->bytes;
     }
     pthread_mutex_unlock(&lock);

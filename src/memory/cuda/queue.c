@@ -72,7 +72,9 @@ static void bury(fy_exec_queue *queue, CUresult result)
  */
 static CUstream stream_to_ask(const fy_exec_queue *queue)
 {
-    CUstream found = queue->stream == queue->own ? queue->stream : NULL;
+    CUstream own =
+        __atomic_load_n(&queue->own, __ATOMIC_ACQUIRE); /* which may become another one */
+    CUstream found = __atomic_load_n(&queue->stream, __ATOMIC_ACQUIRE) == own ? own : NULL;
     for (const fy_exec_queue *one = queues; one != NULL && found == NULL; one = one->next) {
         found = one->device == queue->device ? __atomic_load_n(&one->own, __ATOMIC_ACQUIRE) : NULL;
     }
