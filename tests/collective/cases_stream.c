@@ -133,7 +133,8 @@ void case_ahead_differs(rank_context *me)
         tape_open_late(word, 1);
         must_fail(me, FERRY_ERR_MISUSE, "the same calls",
                   ferry_queue_synchronize(t.queue, &me->error));
-        expect(me, strstr(me->error.message, "went on without") == NULL, "%s", me->error.message);
+        expect(me, strstr(me->error.message, "went on without") == NULL, "%.400s",
+               me->error.message);
         graphs_synchronize(t.stream);
         graphs_free_pinned(word);
         scene_drop(&t.c);
