@@ -373,7 +373,7 @@ static struct timespec soon(void)
 static void await_news(fy_mix_graphs *graphs)
 {
     bool is_over = graphs->comm == NULL && graphs->first == NULL;
-    if (is_over || graphs->n_asked != graphs->n_looked || graphs->has_gone) {
+    if (is_over || graphs->n_asked != graphs->n_looked) {
         return;
     }
     if (graphs->first == NULL) {
@@ -482,7 +482,10 @@ static ferry_status need_thread(fy_mix_graphs *graphs, ferry_error *error)
  * Graphs
  */
 
-/* A thread of the driver's, mostly. What the call has done is looked at first. */
+/*
+ * A thread of the driver's, mostly. The thread looks at what the call has done first, and wakes by
+ * itself: a graph with many calls goes one by one.
+ */
 static void forget(void *context)
 {
     graph_call *one = context;
@@ -490,7 +493,6 @@ static void forget(void *context)
     pthread_mutex_lock(&graphs->lock);
     one->is_gone = graphs->has_gone = true;
     atomic_fetch_sub(&graphs->n_calls, 1);
-    pthread_cond_broadcast(&graphs->changed);
     pthread_mutex_unlock(&graphs->lock);
 }
 

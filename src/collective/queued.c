@@ -196,18 +196,14 @@ static ferry_status run_queued(void *context, ferry_error *error)
 {
     queued_call *call = context;
     ferry_mixed_comm *comm = call->comm;
+    if (call->ahead.is_there) {
+        fy_mix_kernel_await(comm->kernel, &call->ahead);
+    }
     ferry_status status = make_call(call, error);
     if (call->is_counted) { /* without the lock: who has it may wait for the end of this */
         atomic_fetch_sub(&comm->asked.n, 1);
     }
     return status;
-}
-
-/* Another thread may look on at a graph's call that lies before this one. */
-static void await_ahead(void *context)
-{
-    const queued_call *call = context;
-    fy_mix_kernel_await(call->comm->kernel, &call->ahead);
 }
 
 /* The handle may be gone. */
@@ -339,7 +335,6 @@ static ferry_status put(queued_call *call, fy_queue *queue, const char *what, fe
         call->foreseen.number = number;
         call->has_failed = &has_failed;
         fy_queued ahead = queued_of(call, what);
-        ahead.await = await_ahead;
         ahead.launch = launch_ahead;
         ferry_status status = fy_transport_enqueue(transport, queue, &ahead, error);
         if (!has_failed) {

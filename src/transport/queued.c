@@ -47,9 +47,6 @@ static ferry_status take(ferry_transport *transport, const void *queue, const ch
 static ferry_status run(void *context, ferry_error *error)
 {
     deferred *work = context;
-    if (work->call.await != NULL) {
-        work->call.await(work->context);
-    }
     ferry_status status = perform(work->transport, &work->call, work->context, error);
     fy_free(work);
     return status;

@@ -25,9 +25,6 @@ typedef struct fy_queued {
     void (*ended)(void *context, ferry_status status, const ferry_error *error);
     const void *context;
     size_t context_bytes;
-    /* Until the function has something to do, on its thread, which uses the world only then. Or
-     * NULL. */
-    void (*await)(void *context);
     /*
      * What the device does by itself: puts it there, now, and says where its end is; the function
      * looks on. NULL: the function does it, in the queue's order.

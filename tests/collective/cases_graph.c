@@ -5,6 +5,8 @@
  */
 #include "collective/tape.h"
 
+#include <signal.h>
+
 /* Ranks come in any order; launches follow each other, and calls that no graph has come between. */
 static void replay(tape *t, void *graph, uint64_t *random)
 {
@@ -59,6 +61,25 @@ void case_captured(rank_context *me)
         tape_close(&t);
         meet(me);
     }
+}
+
+/* A handle, and all its calls as a graph of kernels, with their first inputs. */
+static void *open_graph(rank_context *me, tape *t, uint64_t *random)
+{
+    uint32_t by_kernel;
+    tape_open(me, t, device_number((int32_t)me->rank), random);
+    void *graph = tape_capture(t, t->n, 0, &by_kernel);
+    tape_give(t, 1);
+    return graph;
+}
+
+/* After a failure. */
+static void drop(tape *t, void *graph)
+{
+    meet_outside(t->c.me);
+    graphs_free(graph);
+    scene_drop(&t->c);
+    tape_close(t);
 }
 
 /*
@@ -309,14 +330,11 @@ void case_graph_differs(rank_context *me)
 void case_graph_idle(rank_context *me)
 {
     uint64_t random = seed_of(me, 65, me->n_ranks, 0);
-    uint32_t by_kernel;
     tape t;
     if (!tape_is_shown()) {
         return;
     }
-    tape_open(me, &t, device_number((int32_t)me->rank), &random);
-    void *graph = tape_capture(&t, t.n, 0, &by_kernel);
-    tape_give(&t, 1);
+    void *graph = open_graph(me, &t, &random);
     graphs_launch(graph, t.stream);
     if (me->rank == 0) {
         graphs_launch(graph, t.stream);
@@ -325,10 +343,7 @@ void case_graph_idle(rank_context *me)
     } else {
         must(me, ferry_queue_synchronize(t.queue, &me->error));
     }
-    meet_outside(me);
-    graphs_free(graph);
-    scene_drop(&t.c);
-    tape_close(&t);
+    drop(&t, graph);
 }
 
 /* Two launches at once, on two streams: no order of them is the same on all ranks. */
@@ -377,14 +392,11 @@ void case_graph_killed(rank_context *me)
     uint64_t random = seed_of(me, 67, me->n_ranks, 0);
     uint32_t victim = random_below(&random, me->n_ranks), us = dice(&random, 200, 30000);
     ferry_status status = FERRY_OK;
-    uint32_t by_kernel;
     tape t;
     if (!tape_is_shown()) {
         return;
     }
-    tape_open(me, &t, device_number((int32_t)me->rank), &random);
-    void *graph = tape_capture(&t, t.n, 0, &by_kernel);
-    tape_give(&t, 1);
+    void *graph = open_graph(me, &t, &random);
     meet_outside(me);
     if (me->rank == victim) {
         end_later(me, us, false);
@@ -479,6 +491,7 @@ void case_graph_order(rank_context *me)
             must(me, ferry_queue_synchronize(t[i].queue, &me->error));
         }
         tape_check(&t[0]);
+        tape_check_first(&t[1], 1);
         meet_outside(me);
         graphs_free(graph);
         for (int i = 0; i < 2; i++) {
@@ -521,6 +534,9 @@ void case_graph_fork(rank_context *me)
         ferry_status status = ferry_queue_synchronize(t.queue, &me->error);
         expect(me, status == FERRY_OK || status == FERRY_ERR_MISUSE || status == FERRY_ERR_ABORTED,
                "%s: %.400s", ferry_status_name(status), me->error.message);
+        if (status == FERRY_OK) {
+            tape_check_first(&t, 1);
+        }
         meet_outside(me);
         scene_drop(&t.c);
         for (int i = 0; i < 2; i++) {
@@ -534,7 +550,7 @@ void case_graph_fork(rank_context *me)
     }
 }
 
-/* A request in host order beside a launch: no order, but an end. */
+/* A request in host order beside a launch has no order, but an end, and nothing wrong is well. */
 void case_graph_request(rank_context *me)
 {
     uint64_t random = seed_of(me, 71, me->n_ranks, 0);
@@ -553,12 +569,46 @@ void case_graph_request(rank_context *me)
                                     NULL, &request, &me->error));
     graphs_launch(graph, t.stream);
     graphs_synchronize(t.stream);
-    (void)ferry_queue_synchronize(t.queue, &me->error);
+    bool is_well = ferry_queue_synchronize(t.queue, &me->error) == FERRY_OK;
     (void)ferry_request_wait(request, &me->error);
     ferry_request_destroy(request);
+    if (is_well) {
+        tape_check_first(&t, 1);
+    }
+    drop(&t, graph);
+}
+
+/* Rank 1 is stopped for a while, wherever it is just now, and goes on: nothing is lost. */
+void case_graph_wakes(rank_context *me)
+{
+    uint64_t random = seed_of(me, 73, me->n_ranks, 0);
+    _Atomic uint64_t *pid = &me->shared->word[0];
+    tape t;
+    if (!tape_is_shown()) {
+        return;
+    }
+    void *graph = open_graph(me, &t, &random);
+    if (me->rank == 1) {
+        atomic_store(pid, (uint64_t)getpid());
+    }
+    meet_outside(me);
+    for (uint64_t launch = 2; launch < 14; launch++) {
+        bool stops = me->rank == 0 && launch % 4 == 0;
+        tape_give(&t, launch);
+        if (stops) {
+            kill((pid_t)atomic_load(pid), SIGSTOP);
+        }
+        graphs_launch(graph, t.stream);
+        if (stops) {
+            sleep_ms(dice(&me->random, 5, 400));
+            kill((pid_t)atomic_load(pid), SIGCONT);
+        }
+        must(me, ferry_queue_synchronize(t.queue, &me->error));
+        tape_check(&t);
+    }
     meet_outside(me);
     graphs_free(graph);
-    scene_drop(&t.c);
+    scene_close(&t.c);
     tape_close(&t);
 }
 
@@ -567,15 +617,12 @@ void case_graph_lost(rank_context *me)
 {
     uint64_t random = seed_of(me, 72, me->n_ranks, 0);
     ferry_status status = FERRY_OK;
-    uint32_t by_kernel;
     char number[16];
     tape t;
     if (!tape_is_shown() || device_is_real()) {
         return;
     }
-    tape_open(me, &t, device_number((int32_t)me->rank), &random);
-    void *graph = tape_capture(&t, t.n, 0, &by_kernel);
-    tape_give(&t, 1);
+    void *graph = open_graph(me, &t, &random);
     snprintf(number, sizeof number, "%u", dice(&random, 20, 60));
     meet_outside(me);
     if (me->rank == 1) {

@@ -113,6 +113,7 @@ static const collective_case cases[] = {
     FAULT("graph_beside", 2, case_graph_beside, KERNELS, 20, 0),
     FAULT("graph_fork", 2, case_graph_fork, KERNELS, 20, 0),
     FAULT("graph_request", 2, case_graph_request, KERNELS, 4, 2),
+    FAULT("graph_wakes", 2, case_graph_wakes, KERNELS, 20, 0),
     FAULT("graph_lost", 2, case_graph_lost, KERNELS, 20, 0),
     FAULT("graph_killed", 2, case_graph_killed, KERNELS | DIES, 20, 0),
     FAULT("graph_killed4", 4, case_graph_killed, KERNELS | DIES, 20, 0),

@@ -138,6 +138,7 @@ void case_graph_order(rank_context *me);
 void case_graph_fork(rank_context *me);
 void case_graph_request(rank_context *me);
 void case_graph_lost(rank_context *me);
+void case_graph_wakes(rank_context *me);
 
 /* cases_stream.c */
 void case_ahead(rank_context *me);

@@ -72,7 +72,12 @@ void tape_give(tape *t, uint64_t launch)
 
 void tape_check(tape *t)
 {
-    for (uint32_t i = 0; i < t->n; i++) {
+    tape_check_first(t, t->n);
+}
+
+void tape_check_first(tape *t, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++) {
         const taped *one = &t->calls[i];
         tensors here = scene_tensors(&t->c, &one->what);
         memcpy(here.out.buffer.base, one->found, one->out.bytes);

@@ -37,6 +37,7 @@ void tape_close(tape *t);
 /* New inputs for launch number `launch`, and what all calls have found. */
 void tape_give(tape *t, uint64_t launch);
 void tape_check(tape *t);
+void tape_check_first(tape *t, uint32_t n);
 
 /* With its copies, on a stream that the queue has adopted. */
 void tape_launch(const tape *t, const taped *one, void *stream, ferry_queue *queue);
