@@ -4,10 +4,13 @@
 #include "base/alloc.h"
 #include "memory/cuda/memory.h"
 
-/* Each has its word for good: a device that is lost may leave somebody behind who sets it. */
+/*
+ * Each that the host makes has its word for good: a device that is lost may leave somebody behind
+ * who sets it. A kernel has none.
+ */
 typedef struct captured {
-    struct captured *next, *next_spare; /* of all that there are */
-    _Atomic uint64_t *over;             /* 1: nobody waits for it */
+    struct captured *next, *next_spare; /* of all with a word that there are */
+    _Atomic uint64_t *over;             /* 1: nobody waits for it; NULL: a kernel */
     fy_graph_call call;
     _Atomic bool is_void; /* the graph has no wait for it, so nothing is begun */
 } captured;
@@ -39,6 +42,18 @@ static ferry_status make_page(ferry_error *error)
     return FERRY_OK;
 }
 
+static ferry_status take_kernel(const fy_graph_call *call, captured **one_out, ferry_error *error)
+{
+    captured *one = fy_alloc_zeroed(1, sizeof *one);
+    FY_TRY(fy_check_memory(one != NULL, "calls of a graph", error));
+    one->call = *call;
+    pthread_mutex_lock(&lock);
+    n_used++;
+    pthread_mutex_unlock(&lock);
+    *one_out = one;
+    return FERRY_OK;
+}
+
 static ferry_status take(const fy_graph_call *call, captured **one_out, ferry_error *error)
 {
     pthread_mutex_lock(&lock);
@@ -59,14 +74,17 @@ static ferry_status take(const fy_graph_call *call, captured **one_out, ferry_er
 static void CUDA_CB end_captured(void *context)
 {
     captured *one = context;
-    bool is_free = one->call.gone(one->call.context);
+    bool is_kernel = one->over == NULL, is_free = one->call.gone(one->call.context);
     pthread_mutex_lock(&lock);
     n_used--;
-    if (is_free) {
+    if (is_free && !is_kernel) {
         one->next_spare = spares;
         spares = one;
     }
     pthread_mutex_unlock(&lock);
+    if (is_kernel) {
+        fy_free(one);
+    }
 }
 
 static void CUDA_CB launch_captured(void *context)
@@ -187,8 +205,8 @@ static ferry_status check_driver(ferry_error *error)
 }
 
 /* With what a graph has of the call; entered if this returns FERRY_OK, and else it is gone. */
-static ferry_status begin(fy_exec_queue *queue, const fy_graph_call *call, captured **one_out,
-                          ferry_error *error)
+static ferry_status begin(fy_exec_queue *queue, const fy_graph_call *call, bool is_kernel,
+                          captured **one_out, ferry_error *error)
 {
     const fy_cuda_device *device;
     ferry_status status = check_driver(error);
@@ -197,7 +215,7 @@ static ferry_status begin(fy_exec_queue *queue, const fy_graph_call *call, captu
         (void)call->gone(call->context);
         return status;
     }
-    status = take(call, one_out, error);
+    status = is_kernel ? take_kernel(call, one_out, error) : take(call, one_out, error);
     if (status != FERRY_OK) {
         (void)call->gone(call->context);
     }
@@ -211,7 +229,7 @@ static ferry_status begin(fy_exec_queue *queue, const fy_graph_call *call, captu
 ferry_status fy_cuda_capture(fy_exec_queue *queue, const fy_graph_call *call, ferry_error *error)
 {
     captured *one = NULL;
-    FY_TRY(begin(queue, call, &one, error));
+    FY_TRY(begin(queue, call, false, &one, error));
     ferry_status status = put(queue, one, error);
     fy_cuda_leave();
     return status;
@@ -221,7 +239,7 @@ ferry_status fy_cuda_capture_lanes(fy_exec_queue *queue, const fy_lanes_call *la
                                    const fy_graph_call *call, ferry_error *error)
 {
     captured *one = NULL;
-    FY_TRY(begin(queue, call, &one, error));
+    FY_TRY(begin(queue, call, true, &one, error));
     ferry_status status = fy_cuda_check_lanes(queue, lanes, error);
     FY_THEN(status, fy_cuda_launch_lanes(queue, lanes, error));
     fy_cuda_leave();
