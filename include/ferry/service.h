@@ -449,12 +449,14 @@ typedef struct ferry_service_statistics {
      */
     uint64_t bytes_skipped;
     uint64_t bytes_filled; /* of bytes_local, and of those skipped: fills of a side in boxes */
+    uint64_t bytes_device_slots; /* of bytes_staged, what went from device to device, and never
+                                    through memory of the host */
 } ferry_service_statistics;
 
 #define FERRY_SERVICE_STATISTICS_INIT                                                              \
     {                                                                                              \
         sizeof(ferry_service_statistics), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, \
-            0, 0, 0, 0                                                                             \
+            0, 0, 0, 0, 0                                                                          \
     }
 
 /* What the service has moved and how long it took. */

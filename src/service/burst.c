@@ -23,12 +23,13 @@ static bool is_free(const fy_run_state *run, const fy_parcel *parcel)
 }
 
 /* The longest run of free parcels, up to `most`: its first and its length. */
-static uint32_t free_parcels(const ferry_service *service, uint32_t most, uint32_t *first_out)
+static uint32_t free_parcels(const ferry_service *service, bool aside, uint32_t most,
+                             uint32_t *first_out)
 {
     const fy_run_state *run = service->run;
     uint32_t best = 0, n = 0;
-    for (uint32_t i = 0; i < service->program->n_parcels && best < most; i++) {
-        n = is_free(run, &run->parcels[i]) ? n + 1 : 0;
+    for (uint32_t i = 0; i < service->program->packing[aside].n && best < most; i++) {
+        n = is_free(run, &run->parcels[aside][i]) ? n + 1 : 0;
         if (n > best) {
             best = n;
             *first_out = i + 1 - n;
@@ -44,8 +45,9 @@ static uint32_t free_parcels(const ferry_service *service, uint32_t most, uint32
 static void take_parcels(fy_run_state *run, const fy_channel_state *state, uint32_t number,
                          uint32_t first, uint32_t n)
 {
+    fy_parcel *parcels = run->parcels[state->channel->out_aside];
     for (uint32_t i = 0; i < n; i++) {
-        run->parcels[state->parcel + i] = (fy_parcel){.channel = number, .item = first + i};
+        parcels[state->parcel + i] = (fy_parcel){.channel = number, .item = first + i};
     }
 }
 
@@ -59,10 +61,10 @@ uint32_t fy_burst_take(ferry_service *service, fy_channel_state *state, uint32_t
     }
     /* Staged they lie side by side there; slots and parcels are as long, or each goes by itself. */
     while (in_line < n && items[in_line].slot == items->slot + in_line &&
-           service->program->parcel_payload == channel->out_payload) {
+           fy_packing_of(service, channel)->payload == channel->out_payload) {
         in_line++;
     }
-    n = free_parcels(service, in_line, &state->parcel);
+    n = free_parcels(service, channel->out_aside, in_line, &state->parcel);
     take_parcels(service->run, state, fy_channel_number(service->program, channel), first, n);
     return n;
 }
@@ -71,27 +73,13 @@ uint32_t fy_burst_take(ferry_service *service, fy_channel_state *state, uint32_t
  * Through slots
  */
 
-static uint64_t parcel_step(const fy_service_program *program)
-{
-    return program->parcel_payload + FY_SLOT_HEAD_BYTES;
-}
-
-static char *parcels_of(const ferry_service *service, const fy_channel_state *state)
-{
-    const fy_service_program *program = service->program;
-    return (char *)ferry_region_base(service->slots) + program->first_parcel +
-           state->parcel * parcel_step(program);
-}
-
 ferry_status fy_burst_pack(ferry_service *service, fy_channel_state *state, uint32_t first,
                            uint32_t n, ferry_error *error)
 {
-    const fy_service_program *program = service->program;
     const fy_channel *channel = state->channel;
-    char *slots = parcels_of(service, state);
     for (uint32_t i = 0; i < n; i++) {
-        FY_TRY(fy_slot_fill(service, channel, &channel->out.items[first + i],
-                            slots + i * parcel_step(program), error));
+        fy_slot slot = fy_slot_parcel(service, channel, state->parcel + i);
+        FY_TRY(fy_slot_fill(service, channel, &channel->out.items[first + i], &slot, error));
     }
     return FERRY_OK;
 }
@@ -104,12 +92,12 @@ static ferry_status put_each(ferry_service *service, const fy_channel_state *sta
     ferry_status status = FERRY_OK;
     ferry_signal signal = fy_arrival_of(service, state, n);
     for (uint32_t i = 0; status == FERRY_OK && i < n; i++) {
-        char *slot = parcels_of(service, state) + i * parcel_step(service->program);
+        fy_slot slot = fy_slot_parcel(service, channel, state->parcel + i);
         fy_slot_head head;
-        memcpy(&head, slot, sizeof head);
-        ferry_buffer source = ferry_buffer_of(slot, FY_SLOT_HEAD_BYTES + head.bytes);
+        memcpy(&head, slot.head, sizeof head);
+        ferry_buffer source = ferry_buffer_of(slot.head, FY_SLOT_HEAD_BYTES + head.bytes);
         uint64_t offset =
-            channel->out_ring + items[i].slot * (channel->out_payload + FY_SLOT_HEAD_BYTES);
+            channel->out_ring + items[i].slot * fy_slot_step(channel->out_payload, false);
         status = i + 1 < n
                      ? ferry_transport_put(service->transport, channel->peer, service->slots,
                                            offset, &source, NULL, error)
@@ -123,12 +111,12 @@ static ferry_status put_together(ferry_service *service, const fy_channel_state 
                                  const fy_item *items, uint32_t n, ferry_error *error)
 {
     const fy_channel *channel = state->channel;
-    uint64_t step = parcel_step(service->program);
+    uint64_t step = fy_slot_step(fy_packing_of(service, channel)->payload, false);
     uint64_t bytes = (n - 1) * step + FY_SLOT_HEAD_BYTES + items[n - 1].bytes;
-    ferry_buffer source = ferry_buffer_of(parcels_of(service, state), bytes);
+    ferry_buffer source =
+        ferry_buffer_of(fy_slot_parcel(service, channel, state->parcel).head, bytes);
     ferry_signal signal = fy_arrival_of(service, state, n);
-    uint64_t offset =
-        channel->out_ring + items[0].slot * (channel->out_payload + FY_SLOT_HEAD_BYTES);
+    uint64_t offset = channel->out_ring + items[0].slot * fy_slot_step(channel->out_payload, false);
     return ferry_transport_put_signal(service->transport, channel->peer, service->slots, offset,
                                       &source, &signal, NULL, error);
 }
@@ -137,10 +125,9 @@ static ferry_status put_parcels(ferry_service *service, const fy_channel_state *
                                 const fy_item *items, uint32_t n, ferry_error *error)
 {
     const fy_channel *channel = state->channel;
-    uint64_t step = parcel_step(service->program);
-    char *slots = parcels_of(service, state);
     for (uint32_t i = 0; fy_moves_are_far(service) && i < n; i++) {
-        fy_slot_head_write(service, channel, &items[i], slots + i * step);
+        fy_slot slot = fy_slot_parcel(service, channel, state->parcel + i);
+        fy_slot_head_write(service, channel, &items[i], &slot);
     }
     int64_t begin = fy_now_ns();
     ferry_status status = fy_hashes_put(service, channel, items, n, error);
@@ -265,6 +252,9 @@ ferry_status fy_burst_put(ferry_service *service, fy_channel_state *state, uint3
                           uint32_t n, ferry_error *error)
 {
     const fy_item *items = &state->channel->out.items[first];
-    return items->path == FERRY_PATH_REMOTE ? put_remote(service, state, items, n, error)
-                                            : put_parcels(service, state, items, n, error);
+    if (items->path == FERRY_PATH_REMOTE) {
+        return put_remote(service, state, items, n, error);
+    }
+    return state->channel->out_aside ? fy_aside_begin(service, state, first, n, error)
+                                     : put_parcels(service, state, items, n, error);
 }

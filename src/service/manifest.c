@@ -56,6 +56,7 @@ ferry_status fy_manifest_write(ferry_service *service, fy_channel *channel, fy_p
     (void)error;
     const fy_lane *lane = &channel->out;
     fy_pack_number(out, fy_channel_number(service->program, channel));
+    fy_pack_number(out, channel->out_aside);
     fy_pack_number(out, lane->n_items);
     for (size_t i = 0; i < lane->n_items; i++) {
         write_item(service, channel, &lane->items[i], out);
@@ -185,6 +186,23 @@ static ferry_status read_item(reading *r, ferry_error *error)
     return status;
 }
 
+/* Which of the rings it takes. */
+static ferry_status read_ring(fy_channel *channel, bool is_aside, ferry_error *error)
+{
+    const fy_offer *offer = &channel->in_offer;
+    if (is_aside && offer->n_slots == 0) {
+        return garbled(channel, "they come by slots that were not offered", error);
+    }
+    if (is_aside) {
+        channel->in_aside = true;
+        channel->in_ring = offer->ring;
+        channel->in_heads = offer->heads;
+        channel->in_slots = offer->n_slots;
+        channel->in_payload = offer->payload;
+    }
+    return FERRY_OK;
+}
+
 ferry_status fy_manifest_read(ferry_service *service, fy_channel *channel, const fy_pack *in,
                               ferry_error *error)
 {
@@ -197,6 +215,7 @@ ferry_status fy_manifest_read(ferry_service *service, fy_channel *channel, const
     if (fy_read_number(&r.in, UINT32_MAX) != channel->theirs || r.in.failed) {
         return garbled(channel, "they are those of another pair", error);
     }
+    FY_TRY(read_ring(channel, fy_read_number(&r.in, 1) != 0, error));
     uint64_t n = fy_read_number(&r.in, fy_read_left(&r.in));
     for (uint64_t i = 0; status == FERRY_OK && !r.in.failed && i < n; i++) {
         status = read_item(&r, error);

@@ -3,6 +3,7 @@
 
 #include "base/alloc.h"
 #include "host/copy.h"
+#include "transport/transport.h"
 
 /*
  * Queues
@@ -31,6 +32,10 @@ static ferry_status add_queues(const ferry_service *service, fy_moves *moves, fe
     }
     for (uint32_t c = 0; status == FERRY_OK && c < program->n_channels; c++) {
         const fy_channel *channel = &program->channels[c];
+        if (channel->out_aside || channel->in_aside) {
+            fy_space aside = fy_transport_aside_space(service->transport);
+            status = add_queue(moves, aside, aside, error);
+        }
         for (uint32_t b = 0; status == FERRY_OK && b < 2 * channel->n_bases; b++) {
             const fy_spot *spot = &channel->bases[b / 2].spots[b % 2];
             if (spot->mapped != NULL) {
@@ -153,48 +158,48 @@ static ferry_status unpack_cast(ferry_service *service, const fy_part_end *to, c
 }
 
 ferry_status fy_move_pack(ferry_service *service, const fy_part_end *from, uint64_t first,
-                          uint64_t bytes, char *packed, uint64_t *hash_out, ferry_error *error)
+                          uint64_t bytes, fy_packed packed, uint64_t *hash_out, ferry_error *error)
 {
-    fy_device_queue *by = mover_of(service, from->space, host);
+    fy_device_queue *by = mover_of(service, from->space, packed.space);
     if (from->conversion != NULL && !from->conversion->at_receiver) {
         casting c = casting_of(from->conversion, by, &from->area, from->conversion->from_bytes,
-                               first, bytes, packed);
+                               first, bytes, packed.at);
         return pack_cast(service, from, &c, hash_out, error);
     }
     if (by != NULL) {
         service->statistics.bytes_device += bytes;
         fy_area flat = fy_area_flat(0, from->area.bytes);
-        return by->exec->copy(by->queue, &flat, base_of_packed(packed, first), &from->area,
+        return by->exec->copy(by->queue, &flat, base_of_packed(packed.at, first), &from->area,
                               from->base, first, bytes, hash_out, error);
     }
     if (hash_out != NULL) {
-        *hash_out = fy_area_pack_hash(packed, &from->area, from->base, first, bytes);
+        *hash_out = fy_area_pack_hash(packed.at, &from->area, from->base, first, bytes);
     } else {
-        fy_area_pack_cached(packed, &from->area, from->base, first, bytes);
+        fy_area_pack_cached(packed.at, &from->area, from->base, first, bytes);
     }
     return FERRY_OK;
 }
 
 ferry_status fy_move_unpack(ferry_service *service, const fy_part_end *to, uint64_t first,
-                            uint64_t bytes, const char *packed, uint64_t *hash_out,
+                            uint64_t bytes, fy_packed packed, uint64_t *hash_out,
                             ferry_error *error)
 {
-    fy_device_queue *by = mover_of(service, host, to->space);
+    fy_device_queue *by = mover_of(service, packed.space, to->space);
     if (fy_casts_on_arrival(to->conversion)) {
         casting c = casting_of(to->conversion, by, &to->area, to->conversion->to_bytes, first,
-                               bytes, packed);
+                               bytes, packed.at);
         return unpack_cast(service, to, &c, error);
     }
     if (by != NULL) {
         service->statistics.bytes_device += bytes;
         fy_area flat = fy_area_flat(0, to->area.bytes);
-        return by->exec->copy(by->queue, &to->area, to->base, &flat, base_of_packed(packed, first),
-                              first, bytes, hash_out, error);
+        return by->exec->copy(by->queue, &to->area, to->base, &flat,
+                              base_of_packed(packed.at, first), first, bytes, hash_out, error);
     }
     if (hash_out != NULL) {
-        *hash_out = fy_area_unpack_hash(&to->area, to->base, packed, first, bytes);
+        *hash_out = fy_area_unpack_hash(&to->area, to->base, packed.at, first, bytes);
     } else {
-        fy_area_unpack(&to->area, to->base, packed, first, bytes);
+        fy_area_unpack(&to->area, to->base, packed.at, first, bytes);
     }
     return FERRY_OK;
 }
@@ -236,7 +241,7 @@ ferry_status fy_move_gather(ferry_service *service, const fy_part_end *side, uin
 {
     fy_part_end plain = *side;
     plain.conversion = NULL;
-    return fy_move_pack(service, &plain, first, bytes, packed, NULL, error);
+    return fy_move_pack(service, &plain, first, bytes, fy_packed_here(packed), NULL, error);
 }
 
 bool fy_move_has_digests(fy_space space)

@@ -14,6 +14,17 @@ typedef struct fy_moves {
     char *bounce; /* what this rank sends to itself from device to device goes through here */
 } fy_moves;
 
+/* Bytes one behind the other, as they travel. */
+typedef struct fy_packed {
+    char *at;
+    fy_space space;
+} fy_packed;
+
+static inline fy_packed fy_packed_here(const char *at)
+{
+    return (fy_packed){.at = (char *)(uintptr_t)at, .space = {.kind = FERRY_MEMORY_HOST}};
+}
+
 /* Opens the queues that a program's moves need; *moves_out stays where it needs none. */
 ferry_status fy_moves_open(const ferry_service *service, fy_moves **moves_out, ferry_error *error);
 void fy_moves_close(fy_moves *moves); /* waits for them; NULL is allowed */
@@ -25,9 +36,9 @@ void fy_moves_close(fy_moves *moves); /* waits for them; NULL is allowed */
  * the hash is that of what the receiver has.
  */
 ferry_status fy_move_pack(ferry_service *service, const fy_part_end *from, uint64_t first,
-                          uint64_t bytes, char *packed, uint64_t *hash_out, ferry_error *error);
+                          uint64_t bytes, fy_packed packed, uint64_t *hash_out, ferry_error *error);
 ferry_status fy_move_unpack(ferry_service *service, const fy_part_end *to, uint64_t first,
-                            uint64_t bytes, const char *packed, uint64_t *hash_out,
+                            uint64_t bytes, fy_packed packed, uint64_t *hash_out,
                             ferry_error *error);
 ferry_status fy_move_copy(ferry_service *service, const fy_part_end *to, const fy_part_end *from,
                           uint64_t first, uint64_t bytes, uint64_t *hash_out, ferry_error *error);

@@ -34,6 +34,9 @@ uint32_t fy_path_choose(ferry_service *service, const fy_channel *channel, const
                         uint64_t source_run, fy_space source, bool casts)
 {
     uint64_t run = place->run_bytes < source_run ? place->run_bytes : source_run;
+    if (channel->out_aside) { /* what came by another way would be told of before it */
+        return FERRY_PATH_STAGED;
+    }
     const fy_spot *spots = channel->bases[place->base].spots;
     /* Both spots go the same way, so the items stay as they are cut. */
     bool is_mapped = can_copy(source, &spots[0]) && can_copy(source, &spots[1]);

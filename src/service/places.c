@@ -87,7 +87,7 @@ void fy_rings_lay_out(ferry_service *service)
     if (n == 0) {
         return;
     }
-    uint64_t ring = service->options.memory_cap / 2 / n / FY_SLOT_HEAD_BYTES * FY_SLOT_HEAD_BYTES;
+    uint64_t ring = fy_staging_share(service) / n / FY_SLOT_HEAD_BYTES * FY_SLOT_HEAD_BYTES;
     uint32_t n_slots = MOST_SLOTS;
     while (n_slots > 1 && ring / n_slots < GOOD_PAYLOAD + FY_SLOT_HEAD_BYTES) {
         n_slots /= 2;
@@ -114,6 +114,7 @@ void fy_rings_lay_out(ferry_service *service)
             at += channel->in_slots * (channel->in_payload + FY_SLOT_HEAD_BYTES);
         }
     }
+    fy_aside_offer(service, ring, at);
 }
 
 /*
@@ -375,6 +376,10 @@ static void write_ring(const ferry_service *service, const fy_channel *channel, 
     fy_pack_number(out, channel->in_ring);
     fy_pack_number(out, channel->in_slots);
     fy_pack_number(out, channel->in_payload);
+    fy_pack_number(out, channel->in_offer.ring);
+    fy_pack_number(out, channel->in_offer.heads);
+    fy_pack_number(out, channel->in_offer.n_slots);
+    fy_pack_number(out, channel->in_offer.payload);
 }
 
 /*

@@ -309,6 +309,30 @@ static ferry_status read_ring(fy_channel *channel, fy_reader *reader, ferry_erro
     return FERRY_OK;
 }
 
+/* What it would have in memory of its device: taken where all that goes there can go so. */
+static ferry_status read_offer(ferry_service *service, fy_channel *channel, fy_reader *reader,
+                               ferry_error *error)
+{
+    fy_offer *offer = &channel->out_offer;
+    offer->ring = fy_read_number(reader, UINT64_MAX);
+    offer->heads = fy_read_number(reader, UINT64_MAX);
+    offer->n_slots = (uint32_t)fy_read_number(reader, FY_MOST_WINDOW);
+    offer->payload = fy_read_number(reader, FY_MOST_PAYLOAD_ASIDE);
+    if (reader->failed || (offer->n_slots == 0) != (offer->payload == 0) ||
+        offer->payload % FY_LEAST_PAYLOAD != 0 || offer->heads % FY_SLOT_HEAD_BYTES != 0 ||
+        offer->ring % FY_LEAST_PAYLOAD != 0) {
+        return garbled(channel, "its slots on a device are none that can be used", error);
+    }
+    if (fy_aside_is_taken(service, channel)) {
+        channel->out_aside = true;
+        channel->out_ring = offer->ring;
+        channel->out_heads = offer->heads;
+        channel->out_slots = offer->n_slots;
+        channel->out_payload = offer->payload;
+    }
+    return FERRY_OK;
+}
+
 static ferry_status read_places(ferry_service *service, fy_channel *channel, uint32_t n,
                                 fy_reader *reader, ferry_error *error)
 {
@@ -355,6 +379,7 @@ ferry_status fy_places_read(ferry_service *service, fy_channel *channel, const f
     fy_reader reader = fy_reader_of(in->bytes, in->used);
     fy_channel_wire *wire = fy_wire_of(service, channel);
     FY_TRY(read_ring(channel, &reader, error));
+    FY_TRY(read_offer(service, channel, &reader, error));
     FY_TRY(read_keys(service, channel, &reader, error));
     FY_TRY(read_bases(service, channel, &reader, error));
     uint64_t n = fy_read_number(&reader, UINT32_MAX);

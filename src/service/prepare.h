@@ -4,6 +4,7 @@
 
 #include "base/bytes.h"
 #include "service/program.h"
+#include "transport/transport.h"
 
 #include <ferry/reference.h>
 
@@ -120,13 +121,34 @@ uint32_t fy_receive_of_task(const ferry_service *service, uint64_t task_id); /* 
 
 /* places.c: what a receiver says; places_read.c: how the sender takes it. Slots hold whole lines of
  * at most so many bytes. */
-enum { FY_MOST_PAYLOAD = (128 << 10) - FY_SLOT_HEAD_BYTES, FY_LEAST_PAYLOAD = 64 };
+enum {
+    FY_MOST_PAYLOAD = (128 << 10) - FY_SLOT_HEAD_BYTES,
+    FY_MOST_PAYLOAD_ASIDE = 1 << 20,
+    FY_LEAST_PAYLOAD = 64
+};
 ferry_status fy_places_write(ferry_service *service, fy_channel *channel, fy_pack *out,
                              ferry_error *error);
 ferry_status fy_places_read(ferry_service *service, fy_channel *channel, const fy_pack *in,
                             ferry_error *error);
+/*
+ * The most of the memory cap that rings may take, and the parcels of what goes to others; and the
+ * same once more aside, where there may be such.
+ */
+static inline uint64_t fy_staging_share(const ferry_service *service)
+{
+    return service->options.memory_cap / (fy_transport_has_aside(service->transport) ? 4 : 2);
+}
 /* How far receivers' memory may be used for rings: fills in_ring, in_slots, in_payload. */
 void fy_rings_lay_out(ferry_service *service);
+
+/*
+ * aside.c: the rings that this rank would have in memory of its device, for channels whose bytes
+ * can come there without a look of the CPU's, each of so many bytes; heads lie from that offset of
+ * the staging region on. And whether the sender takes what it was offered: all that it sends lies
+ * on its device, too.
+ */
+void fy_aside_offer(ferry_service *service, uint64_t ring, uint64_t heads);
+bool fy_aside_is_taken(ferry_service *service, const fy_channel *channel);
 
 /* paths.c */
 bool fy_path_allowed(const ferry_service *service, uint32_t path); /* by the options */

@@ -120,6 +120,12 @@ typedef struct fy_place {
     uint32_t dims;  /* into the channel's dims */
 } fy_place;
 
+/* A ring whose payloads would lie in memory of the receiver's device; no slots: there is none. */
+typedef struct fy_offer {
+    uint64_t ring, heads, payload;
+    uint32_t n_slots;
+} fy_offer;
+
 typedef struct fy_channel {
     uint32_t peer;
     uint32_t theirs;  /* this channel's number at the peer */
@@ -146,11 +152,15 @@ typedef struct fy_channel {
     uint64_t out_ring, in_ring; /* offsets in the staging region */
     uint32_t out_slots, in_slots;
     uint64_t out_payload, in_payload; /* of a slot */
-    bool reaches_ring;                /* the peer's ring is mapped here, once it is there */
-    char *out_mapped;                 /* where; NULL: nothing is staged, or it is not mapped */
-    uint64_t out_hashes, in_hashes;   /* first byte of this lane's hashes, there and here */
-    uint64_t own_hashes;              /* first of this lane's in the run's hashes */
-    uint64_t own_found;               /* and of the other one's in what the run has found */
+    /* Payloads lie in the region of devices then, and heads by themselves in the other one. */
+    bool out_aside, in_aside;
+    uint64_t out_heads, in_heads;
+    fy_offer out_offer, in_offer;   /* what the receiver would have: the sender takes it, or not */
+    bool reaches_ring;              /* the peer's ring is mapped here, once it is there */
+    char *out_mapped;               /* where; NULL: nothing is staged, or it is not mapped */
+    uint64_t out_hashes, in_hashes; /* first byte of this lane's hashes, there and here */
+    uint64_t own_hashes;            /* first of this lane's in the run's hashes */
+    uint64_t own_found;             /* and of the other one's in what the run has found */
     /* Digests of what is at the receiver: first byte of those that come in for what goes out, of
      * those that go out for what comes in, here and there, and how many an item has at most. */
     uint64_t out_digests, in_digests, their_digests;
@@ -190,6 +200,13 @@ static inline uint32_t fy_lane_out(uint32_t channel)
     return 2 * channel;
 }
 
+/* Memory to pack in: parcels, as long as slots, in the staging region or that of devices. */
+typedef struct fy_packing {
+    uint32_t n;
+    uint64_t first, payload;
+    uint64_t heads; /* aside: where heads lie, in the staging region */
+} fy_packing;
+
 typedef struct fy_service_program {
     fy_program steps;     /* once it is compiled */
     fy_channel *channels; /* in order of peers; none to itself */
@@ -198,11 +215,9 @@ typedef struct fy_service_program {
     ferry_schedule *rounds; /* this rank's part of a plan's schedule, or NULL */
     bool is_partial;        /* some rank wants only what is missing of a failed run */
     bool completes;         /* this rank does */
-    uint64_t first_parcel;  /* memory to pack in: in the staging region */
-    uint32_t n_parcels;
-    uint64_t parcel_payload;
-    bool checks_ends;      /* each part is hashed at its source and where it has come to */
-    uint64_t local_hashes; /* first of the local lane's in the run's hashes */
+    fy_packing packing[2];  /* of what goes to rings of the host, and aside */
+    bool checks_ends;       /* each part is hashed at its source and where it has come to */
+    uint64_t local_hashes;  /* first of the local lane's in the run's hashes */
     uint64_t local_found;
     uint64_t n_hashes, n_found;
     bool is_delta;         /* only what differs is moved: see delta.h */

@@ -51,19 +51,12 @@ static bool is_fused(const ferry_service *service, const fy_channel *channel, co
            !service->program->is_delta && !fy_casts_on_arrival(fy_end_conversion(registry, end));
 }
 
-static const char *slot_of(const ferry_service *service, const fy_channel *channel,
-                           const fy_item *item)
-{
-    return (char *)ferry_region_base(service->slots) + channel->in_ring +
-           item->slot * (channel->in_payload + FY_SLOT_HEAD_BYTES);
-}
-
 /* What was unpacked. */
 static bool is_as_sent(ferry_service *service, const fy_channel_state *state, const fy_item *item)
 {
     uint64_t found = state->path_hashes[(item - state->channel->in.items) % FY_MOST_BURST];
     fy_slot_head head;
-    memcpy(&head, slot_of(service, state->channel, item), sizeof head);
+    memcpy(&head, fy_slot_in(service, state->channel, item).head, sizeof head);
     if (is_fused(service, state->channel, item) && head.hash != found) {
         corrupt(service, state->channel, item, 0, "did not arrive as they were sent");
         return false;
@@ -87,7 +80,7 @@ static bool has_blocks(const ferry_service *service, const fy_item *item, const 
 
 /* Bytes [first, first + bytes) of an item, which lie one behind the other. */
 static bool unpack_some(ferry_service *service, const fy_channel *channel, const fy_item *item,
-                        const char *payload, uint64_t first, uint64_t bytes, uint64_t *hash_out)
+                        fy_packed payload, uint64_t first, uint64_t bytes, uint64_t *hash_out)
 {
     uint64_t at = 0; /* of the part, in the item */
     for (uint32_t p = 0; p < item->n_parts && at < first + bytes; p++) {
@@ -96,10 +89,10 @@ static bool unpack_some(ferry_service *service, const fy_channel *channel, const
         uint64_t end = at + part->bytes < first + bytes ? at + part->bytes : first + bytes;
         if (begin < end) {
             fy_part_end to = fy_target_at(service, part->end, part->first);
+            fy_packed its = {.at = payload.at + (begin - first), .space = payload.space};
             ferry_error why;
-            ferry_status status =
-                fy_move_unpack(service, &to, part->first + (begin - at), end - begin,
-                               payload + (begin - first), hash_out, &why);
+            ferry_status status = fy_move_unpack(service, &to, part->first + (begin - at),
+                                                 end - begin, its, hash_out, &why);
             if (status != FERRY_OK) {
                 fy_run_fail(service, status, service->world->rank, "%s", why.message);
                 return false;
@@ -117,7 +110,7 @@ static bool unpack_blocks(ferry_service *service, const fy_channel *channel, con
     uint32_t block = 0;
     bool ok = true;
     while (ok && fy_delta_next(blocks, item->bytes, &block, &first, &bytes)) {
-        ok = unpack_some(service, channel, item, payload, first, bytes, NULL);
+        ok = unpack_some(service, channel, item, fy_packed_here(payload), first, bytes, NULL);
         payload += bytes;
     }
     return ok;
@@ -127,10 +120,10 @@ static bool unpack(ferry_service *service, fy_channel_state *state, const fy_ite
 {
     const fy_channel *channel = state->channel;
     uint64_t number = (uint64_t)(item - channel->in.items);
-    const char *slot = slot_of(service, channel, item);
+    fy_slot slot = fy_slot_in(service, channel, item);
+    const char *payload = slot.payload.at;
     fy_slot_head head;
-    memcpy(&head, slot, sizeof head);
-    const char *payload = slot + FY_SLOT_HEAD_BYTES;
+    memcpy(&head, slot.head, sizeof head);
     if (head.stamp != ((uint64_t)service->run->number << 32 | number) ||
         !has_blocks(service, item, &head)) {
         corrupt(service, channel, item, 0, "arrived with another head than was sent");
@@ -145,7 +138,7 @@ static bool unpack(ferry_service *service, fy_channel_state *state, const fy_ite
     uint64_t *hash = fuses ? &state->path_hashes[number % FY_MOST_BURST] : NULL;
     bool ok = service->program->is_delta
                   ? unpack_blocks(service, channel, item, payload, head.blocks)
-                  : unpack_some(service, channel, item, payload, 0, item->bytes, hash);
+                  : unpack_some(service, channel, item, slot.payload, 0, item->bytes, hash);
     fy_copy_fence();
     return ok;
 }
@@ -309,6 +302,13 @@ fy_progress fy_receive_move(ferry_service *service, fy_channel_state *state, uin
                             uint32_t n)
 {
     bool ends = !fy_moves_are_far(service); /* else when all of them are moved */
+    ferry_error why;
+    ferry_status status =
+        state->channel->in_aside ? fy_transport_settle(service->transport, &why) : FERRY_OK;
+    if (status != FERRY_OK) {
+        fy_run_fail(service, status, service->world->rank, "%s", why.message);
+        return FY_PROGRESS_FAILED;
+    }
     for (uint32_t i = first; i < first + n; i++) {
         if (!begin_deal(service, state, &state->channel->in.items[i]) ||
             (ends && !end_deal(service, state))) {

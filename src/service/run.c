@@ -32,8 +32,13 @@ ferry_status fy_run_state_create(ferry_service *service, fy_run_state **run_out,
     FY_TRY(fy_check_memory(run != NULL, "a schedule's runs", error));
     run->channels = fy_alloc_zeroed(n, sizeof *run->channels);
     run->same_round = fy_alloc(n, sizeof *run->same_round);
-    run->parcels = fy_alloc(program->n_parcels, sizeof *run->parcels);
-    bool has_all = run->channels != NULL && run->same_round != NULL && run->parcels != NULL;
+    bool has_all = run->channels != NULL && run->same_round != NULL;
+    for (int aside = 0; aside < 2; aside++) {
+        run->parcels[aside] = fy_alloc(program->packing[aside].n, sizeof *run->parcels[aside]);
+        has_all = has_all && run->parcels[aside] != NULL;
+    }
+    run->away = fy_alloc(program->packing[true].n, sizeof *run->away);
+    has_all = has_all && run->away != NULL;
     if (program->checks_ends) {
         run->hashes = fy_alloc(program->n_hashes + 1, sizeof *run->hashes);
         run->found = fy_alloc(program->n_found + 1, sizeof *run->found);
@@ -79,7 +84,9 @@ void fy_run_state_destroy(fy_run_state *run)
         fy_delta_close(run);
         fy_free(run->channels);
         fy_free(run->same_round);
-        fy_free(run->parcels);
+        fy_free(run->parcels[false]);
+        fy_free(run->parcels[true]);
+        fy_free(run->away);
         fy_free(run->hashes);
         fy_free(run->found);
         fy_free(run->spans);
@@ -259,9 +266,12 @@ static void reset(ferry_service *service, int64_t now_ns)
     run->called_ns = 0;
     run->begin_ns = run->tick_ns = run->pulse_ns = now_ns;
     run->outcome = (fy_outcome){0};
-    for (uint32_t i = 0; i < service->program->n_parcels; i++) {
-        run->parcels[i].channel = FY_NONE;
+    for (int aside = 0; aside < 2; aside++) {
+        for (uint32_t i = 0; i < service->program->packing[aside].n; i++) {
+            run->parcels[aside][i].channel = FY_NONE;
+        }
     }
+    run->first_away = run->n_puts_away = 0;
 }
 
 ferry_status fy_run_begin(ferry_service *service, ferry_error *error)
@@ -310,6 +320,7 @@ static bool move(ferry_service *service)
     bool worked = fy_drive_reap(&service->run->drive);
     worked = fy_receive_step(service) || worked;
     worked = fy_makings_step(service) || worked;
+    worked = fy_aside_tell(service) || worked;
     if (fy_scales_step(service)) { /* nothing is sent before they are there */
         return true;
     }

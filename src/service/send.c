@@ -32,7 +32,7 @@ void fy_hash_parts(const ferry_service *service, const fy_channel *channel, cons
  */
 
 static ferry_status pack_item(ferry_service *service, const fy_channel *channel,
-                              const fy_item *item, char *payload, ferry_error *error)
+                              const fy_item *item, fy_packed payload, ferry_error *error)
 {
     uint64_t *hashes = fy_hashes_of(service, channel, item);
     ferry_status status = FERRY_OK;
@@ -42,7 +42,7 @@ static ferry_status pack_item(ferry_service *service, const fy_channel *channel,
         bool is_hashed_later = hashes == NULL || fy_casts_on_arrival(from.conversion);
         status = fy_move_pack(service, &from, part->first, part->bytes, payload,
                               is_hashed_later ? NULL : &hashes[p], error);
-        payload += part->bytes;
+        payload.at += part->bytes;
     }
     fy_copy_fence();
     return status;
@@ -62,7 +62,7 @@ static ferry_status pack_some(ferry_service *service, const fy_channel *channel,
         if (begin < end) {
             fy_part_end from = fy_source_of(service, part);
             status = fy_move_pack(service, &from, part->first + (begin - at), end - begin,
-                                  payload + (begin - first), NULL, error);
+                                  fy_packed_here(payload + (begin - first)), NULL, error);
         }
         at += part->bytes;
     }
@@ -71,8 +71,9 @@ static ferry_status pack_some(ferry_service *service, const fy_channel *channel,
 
 /* Those blocks that differ, one behind the other, of what a device has looked at. */
 static ferry_status pack_blocks(ferry_service *service, const fy_channel *channel,
-                                const fy_item *item, char *payload, ferry_error *error)
+                                const fy_item *item, fy_packed packed, ferry_error *error)
 {
+    char *payload = packed.at; /* of the host's: rings aside have no blocks */
     uint64_t *hashes = fy_hashes_of(service, channel, item);
     uint64_t blocks = fy_delta_blocks(service, channel, item, NULL), first, bytes;
     uint32_t block = 0;
@@ -115,10 +116,10 @@ static void hash_arrivals(ferry_service *service, const fy_channel *channel, con
 }
 
 void fy_slot_head_write(ferry_service *service, const fy_channel *channel, const fy_item *item,
-                        char *slot)
+                        const fy_slot *slot)
 {
     uint64_t number = (uint64_t)(item - channel->out.items);
-    char *payload = slot + FY_SLOT_HEAD_BYTES;
+    char *payload = slot->payload.at; /* what is aside is not looked at: see fy_aside_offer */
     fy_slot_head head = {.stamp = (uint64_t)service->run->number << 32 | number,
                          .bytes = item->bytes};
     hash_arrivals(service, channel, item, payload);
@@ -133,15 +134,15 @@ void fy_slot_head_write(ferry_service *service, const fy_channel *channel, const
     if (service->options.checksum == FERRY_CHECKSUM_PATH) {
         head.hash = fy_slot_hash(&head, payload);
     }
-    memcpy(slot, &head, sizeof head);
+    memcpy(slot->head, &head, sizeof head);
 }
 
 ferry_status fy_slot_fill(ferry_service *service, const fy_channel *channel, const fy_item *item,
-                          char *slot, ferry_error *error)
+                          const fy_slot *slot, ferry_error *error)
 {
     bool knows_blocks = fy_delta_has_looked(service, channel, item);
-    ferry_status status = (knows_blocks ? pack_blocks : pack_item)(
-        service, channel, item, slot + FY_SLOT_HEAD_BYTES, error);
+    ferry_status status =
+        (knows_blocks ? pack_blocks : pack_item)(service, channel, item, slot->payload, error);
     if (status == FERRY_OK && !fy_moves_are_far(service)) { /* while it is in the caches */
         fy_slot_head_write(service, channel, item, slot);
     }
@@ -169,12 +170,17 @@ ferry_status fy_hashes_put(ferry_service *service, const fy_channel *channel, co
                                NULL, error);
 }
 
-ferry_signal fy_arrival_of(const ferry_service *service, const fy_channel_state *state, uint32_t n)
+ferry_signal fy_arrival_after(const ferry_service *service, const fy_channel *channel, uint32_t n)
 {
     return (ferry_signal){.region = service->control,
-                          .offset = fy_word_offset(state->channel->theirs, FY_WORD_ARRIVED),
-                          .value = (uint64_t)service->run->number << 32 | (state->n_sent + n),
+                          .offset = fy_word_offset(channel->theirs, FY_WORD_ARRIVED),
+                          .value = (uint64_t)service->run->number << 32 | n,
                           .op = FERRY_SIGNAL_SET};
+}
+
+ferry_signal fy_arrival_of(const ferry_service *service, const fy_channel_state *state, uint32_t n)
+{
+    return fy_arrival_after(service, state->channel, state->n_sent + n);
 }
 
 /*
@@ -195,11 +201,6 @@ static uint32_t count_together(const fy_item *items, uint32_t most)
         bytes += items[n++].bytes;
     }
     return n;
-}
-
-static char *slot_of(const fy_channel *channel, const fy_item *item)
-{
-    return channel->out_mapped + item->slot * (channel->out_payload + FY_SLOT_HEAD_BYTES);
 }
 
 /* Into memory of a thread, or of a device of another process, which must not go away meanwhile. */
@@ -224,7 +225,8 @@ static ferry_status begin_here(ferry_service *service, fy_channel_state *state,
                               &state->skipping, error);
     }
     for (const fy_item *item = items; status == FERRY_OK && item < items + n; item++) {
-        status = fy_slot_fill(service, channel, item, slot_of(channel, item), error);
+        fy_slot slot = fy_slot_mapped(channel, item);
+        status = fy_slot_fill(service, channel, item, &slot, error);
     }
     return status;
 }
@@ -334,7 +336,8 @@ static ferry_status tell(ferry_service *service, fy_channel_state *state, const 
     }
     if (items->path == FERRY_PATH_STAGED && fy_moves_are_far(service)) {
         for (uint32_t i = 0; i < n; i++) {
-            fy_slot_head_write(service, channel, &items[i], slot_of(channel, &items[i]));
+            fy_slot slot = fy_slot_mapped(channel, &items[i]);
+            fy_slot_head_write(service, channel, &items[i], &slot);
         }
         fy_copy_fence();
     }

@@ -2,7 +2,7 @@
 #ifndef FY_SERVICE_SEND_H
 #define FY_SERVICE_SEND_H
 
-#include "service/moves.h"
+#include "service/slots.h"
 
 /* What ways of sending share. */
 
@@ -25,14 +25,16 @@ ferry_status fy_hashes_put(ferry_service *service, const fy_channel *channel, co
  * behind them.
  */
 ferry_status fy_slot_fill(ferry_service *service, const fy_channel *channel, const fy_item *item,
-                          char *slot, ferry_error *error);
+                          const fy_slot *slot, ferry_error *error);
 void fy_slot_head_write(ferry_service *service, const fy_channel *channel, const fy_item *item,
-                        char *slot);
+                        const fy_slot *slot);
 /* Of the bytes behind a head, and of which they are. */
 uint64_t fy_slot_hash(const fy_slot_head *head, const char *payload);
 
 /* n more items are at the peer: the word that says so comes behind their bytes. */
 ferry_signal fy_arrival_of(const ferry_service *service, const fy_channel_state *state, uint32_t n);
+/* The same of all items of a channel up to this number. */
+ferry_signal fy_arrival_after(const ferry_service *service, const fy_channel *channel, uint32_t n);
 
 /* Steps of what goes out and of what comes in: items [first, first + n) of a channel. */
 uint32_t fy_send_take(ferry_service *service, fy_channel_state *state, uint32_t first, uint32_t n);
@@ -65,5 +67,13 @@ ferry_status fy_burst_pack(ferry_service *service, fy_channel_state *state, uint
                            uint32_t n, ferry_error *error);
 ferry_status fy_burst_put(ferry_service *service, fy_channel_state *state, uint32_t first,
                           uint32_t n, ferry_error *error);
+
+/*
+ * aside.c: the same where payloads go to memory of the peer's device. The put is begun, and the
+ * lane goes on; once the bytes are in place, heads and signal follow. True if anything happened.
+ */
+ferry_status fy_aside_begin(ferry_service *service, const fy_channel_state *state, uint32_t first,
+                            uint32_t n, ferry_error *error);
+bool fy_aside_tell(ferry_service *service);
 
 #endif

@@ -293,8 +293,8 @@ struct ferry_service {
     fy_service_program *program; /* after schedule, else NULL */
     fy_run_state *run;           /* with the program */
     fy_wire *wire;               /* while the program is made */
-    struct ferry_region *control, *slots, *hashes,
-        *digests;             /* symmetric; kept from schedule to schedule */
+    /* Symmetric; kept from schedule to schedule. Those aside lie in memory of devices. */
+    struct ferry_region *control, *slots, *hashes, *digests, *slots_aside;
     fy_run_request *request;  /* of the run under way */
     fy_run_request *requests; /* all that were made */
     fy_work work;             /* what others can ask of its runs; has its number */

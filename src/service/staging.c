@@ -1,11 +1,12 @@
 /* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
 /*
- * The symmetric memory of a service: words of channels, slots, hashes, digests. Regions have the
- * same length on all ranks, so each is as long as the rank with the largest need asks for; they are
- * kept while they are long enough.
+ * The symmetric memory of a service: words of channels, slots, hashes, digests, and slots in memory
+ * of devices. Regions have the same length on all ranks, so each is as long as the rank with the
+ * largest need asks for; they are kept while they are long enough.
  */
 #include "service/delta.h"
 #include "service/prepare.h"
+#include "service/slots.h"
 
 #include "base/alloc.h"
 #include "base/checked.h"
@@ -18,14 +19,15 @@
 enum { MOST_PARCELS = 64 };
 
 /* The regions of a service; of what length is agreed on for all at once. */
-enum { CONTROL, SLOTS, HASHES, DIGESTS, N_REGIONS };
+enum { CONTROL, SLOTS, HASHES, DIGESTS, SLOTS_ASIDE, N_REGIONS };
 
 static ferry_region **region_at(ferry_service *service, int which)
 {
-    return which == CONTROL  ? &service->control
-           : which == SLOTS  ? &service->slots
-           : which == HASHES ? &service->hashes
-                             : &service->digests;
+    return which == CONTROL   ? &service->control
+           : which == SLOTS   ? &service->slots
+           : which == HASHES  ? &service->hashes
+           : which == DIGESTS ? &service->digests
+                              : &service->slots_aside;
 }
 
 static bool reaches_rings(ferry_service *service, uint32_t peer)
@@ -36,16 +38,16 @@ static bool reaches_rings(ferry_service *service, uint32_t peer)
 }
 
 /* Memory for packing on the sending side, where slots of peers are not mapped here. */
-static ferry_status plan_parcels(ferry_service *service, uint64_t first, uint64_t *end_out,
+static ferry_status plan_packing(ferry_service *service, bool aside, fy_field needs[N_REGIONS],
                                  ferry_error *error)
 {
     fy_service_program *program = service->program;
+    uint64_t *end = &needs[aside ? SLOTS_ASIDE : SLOTS].value;
     uint64_t payload = 0;
     uint64_t n_items = 0;
     for (uint32_t c = 0; c < program->n_channels; c++) {
-        fy_channel *channel = &program->channels[c];
-        channel->reaches_ring = reaches_rings(service, channel->peer);
-        for (size_t i = 0; i < channel->out.n_items; i++) {
+        const fy_channel *channel = &program->channels[c];
+        for (size_t i = 0; i < channel->out.n_items && channel->out_aside == aside; i++) {
             const fy_item *item = &channel->out.items[i];
             if (item->path == FERRY_PATH_STAGED && !channel->reaches_ring) {
                 payload = channel->out_payload > payload ? channel->out_payload : payload;
@@ -53,12 +55,12 @@ static ferry_status plan_parcels(ferry_service *service, uint64_t first, uint64_
             }
         }
     }
-    *end_out = first;
     if (n_items == 0) {
         return FERRY_OK;
     }
     payload = (payload + 63) / 64 * 64;
-    uint64_t most = service->options.memory_cap / 2 / (payload + FY_SLOT_HEAD_BYTES);
+    uint64_t step = fy_slot_step(payload, aside);
+    uint64_t most = fy_staging_share(service) / (payload + FY_SLOT_HEAD_BYTES);
     most = most < MOST_PARCELS ? most : MOST_PARCELS;
     most = most < n_items ? most : n_items;
     if (most == 0) {
@@ -66,25 +68,42 @@ static ferry_status plan_parcels(ferry_service *service, uint64_t first, uint64_
             error, FERRY_ERR_LIMIT, "a memory cap of %llu bytes leaves no room to pack %llu",
             (unsigned long long)service->options.memory_cap, (unsigned long long)payload);
     }
-    program->n_parcels = (uint32_t)most;
-    program->parcel_payload = payload;
-    program->first_parcel = first;
-    *end_out = first + most * (payload + FY_SLOT_HEAD_BYTES);
+    program->packing[aside] = (fy_packing){
+        .n = (uint32_t)most, .payload = payload, .first = *end, .heads = needs[SLOTS].value};
+    *end += most * step;
+    needs[SLOTS].value += aside ? most * FY_SLOT_HEAD_BYTES : 0;
     return FERRY_OK;
 }
 
-/* The end of the rings that are used; where none is, none is made. */
-static uint64_t end_of_rings(const fy_service_program *program)
+/* The ends of the rings that are used; where none is, none is made. */
+static void end_rings(const fy_service_program *program, fy_field needs[N_REGIONS])
 {
-    uint64_t end = 0;
     for (uint32_t c = 0; c < program->n_channels; c++) {
         const fy_channel *channel = &program->channels[c];
-        uint64_t ring = channel->in_slots * (channel->in_payload + FY_SLOT_HEAD_BYTES);
-        if (channel->in_staged && channel->in_ring + ring > end) {
-            end = channel->in_ring + ring;
+        uint64_t *end = &needs[channel->in_aside ? SLOTS_ASIDE : SLOTS].value;
+        uint64_t ring = channel->in_slots * fy_slot_step(channel->in_payload, channel->in_aside);
+        if (channel->in_staged) {
+            *end = fy_max(*end, channel->in_ring + ring);
+        }
+        if (channel->in_staged && channel->in_aside) {
+            uint64_t heads = (uint64_t)channel->in_slots * FY_SLOT_HEAD_BYTES;
+            needs[SLOTS].value = fy_max(needs[SLOTS].value, channel->in_heads + heads);
         }
     }
-    return end;
+}
+
+/* What this rank packs lies behind what comes to it. */
+static ferry_status plan_slots(ferry_service *service, fy_field needs[N_REGIONS],
+                               ferry_error *error)
+{
+    fy_service_program *program = service->program;
+    for (uint32_t c = 0; c < program->n_channels; c++) {
+        fy_channel *channel = &program->channels[c];
+        channel->reaches_ring = !channel->out_aside && reaches_rings(service, channel->peer);
+    }
+    end_rings(program, needs);
+    FY_TRY(plan_packing(service, false, needs, error));
+    return plan_packing(service, true, needs, error);
 }
 
 /* How many bytes come in. */
@@ -152,6 +171,9 @@ static ferry_status provide(ferry_service *service, ferry_region *fresh[N_REGION
         ferry_region_free(*region);
         *region = fresh[i];
         fresh[i] = NULL;
+        if (i == SLOTS_ASIDE) {
+            (*region)->view.space = fy_transport_aside_space(service->transport);
+        }
         ferry_error why;
         ferry_status its =
             fy_region_furnish(*region, needs[i].value + fy_notes_bytes(noted), noted, &why);
@@ -193,13 +215,16 @@ static bool lies_in(const ferry_region *region, uint64_t first, uint64_t bytes)
 static ferry_status check_channel(const ferry_service *service, const fy_channel *channel,
                                   ferry_error *error)
 {
-    uint64_t ring = channel->out_slots * (channel->out_payload + FY_SLOT_HEAD_BYTES);
+    const ferry_region *slots = channel->out_aside ? service->slots_aside : service->slots;
+    uint64_t ring = channel->out_slots * fy_slot_step(channel->out_payload, channel->out_aside);
+    uint64_t heads = channel->out_aside ? (uint64_t)channel->out_slots * FY_SLOT_HEAD_BYTES : 0;
     uint64_t words = FY_WORDS * sizeof(uint64_t);
     uint64_t hashes = channel->out.n_parts * sizeof(uint64_t);
     uint64_t digests = FY_DELTA_WINDOW * channel->in_digest_bytes;
     uint64_t first_word = fy_word_offset(channel->theirs, 0);
     if (first_word + words > fy_region_noted(service->control) ||
-        (has_staged(channel) && !lies_in(service->slots, channel->out_ring, ring)) ||
+        (has_staged(channel) && !lies_in(slots, channel->out_ring, ring)) ||
+        (has_staged(channel) && !lies_in(service->slots, channel->out_heads, heads)) ||
         (service->program->checks_ends &&
          (channel->out_hashes % sizeof(uint64_t) != 0 ||
           !lies_in(service->hashes, channel->out_hashes, hashes))) ||
@@ -229,8 +254,8 @@ static void find_rings(ferry_service *service)
     fy_service_program *program = service->program;
     for (uint32_t c = 0; c < program->n_channels; c++) {
         fy_channel *channel = &program->channels[c];
-        char *base =
-            has_staged(channel) ? ferry_region_pointer(service->slots, channel->peer) : NULL;
+        bool may_be_mapped = has_staged(channel) && !channel->out_aside;
+        char *base = may_be_mapped ? ferry_region_pointer(service->slots, channel->peer) : NULL;
         channel->out_mapped = base == NULL ? NULL : base + channel->out_ring;
     }
 }
@@ -288,7 +313,7 @@ static ferry_status plan(ferry_service *service, fy_field needs[N_REGIONS],
 {
     fy_service_program *program = service->program;
     needs[CONTROL].value = (uint64_t)program->n_channels * FY_WORDS * sizeof(uint64_t);
-    ferry_status status = plan_parcels(service, end_of_rings(program), &needs[SLOTS].value, error);
+    ferry_status status = plan_slots(service, needs, error);
     FY_THEN(status, fy_run_state_create(service, &service->run, error));
     for (int i = 0; status == FERRY_OK && i < N_REGIONS; i++) {
         status = fy_region_new(service->transport, FY_REGION_SYMMETRIC, &fresh[i], error);
@@ -300,7 +325,7 @@ ferry_status fy_staging_make(ferry_service *service, bool connects, ferry_status
                              ferry_error *error)
 {
     fy_field needs[N_REGIONS] = {
-        {.how = FY_MOST}, {.how = FY_MOST}, {.how = FY_MOST}, {.how = FY_MOST}};
+        {.how = FY_MOST}, {.how = FY_MOST}, {.how = FY_MOST}, {.how = FY_MOST}, {.how = FY_MOST}};
     ferry_region *fresh[N_REGIONS] = {NULL};
     ferry_status status = before;
     if (status == FERRY_OK) {
@@ -332,6 +357,7 @@ ferry_status fy_staging_make(ferry_service *service, bool connects, ferry_status
         return status;
     }
     service->statistics.staging_bytes = ferry_region_bytes(service->slots) +
+                                        ferry_region_bytes(service->slots_aside) +
                                         fy_products_scheduled(service) + fy_makings_bytes(service);
     return connects ? fy_agree(service->world, connect_peers(service, error), error) : FERRY_OK;
 }
@@ -342,5 +368,7 @@ void fy_staging_free(ferry_service *service)
     ferry_region_free(service->slots);
     ferry_region_free(service->hashes);
     ferry_region_free(service->digests);
+    ferry_region_free(service->slots_aside);
     service->control = service->slots = service->hashes = service->digests = NULL;
+    service->slots_aside = NULL;
 }

@@ -14,7 +14,7 @@ void fy_statistics_begin(ferry_service *service)
     ferry_service_statistics *s = &service->statistics;
     s->bytes_local = s->bytes_mapped = s->bytes_remote = s->bytes_staged = 0;
     s->bytes_relayed = s->bytes_received = s->bytes_device = 0;
-    s->bytes_skipped = s->bytes_filled = 0;
+    s->bytes_skipped = s->bytes_filled = s->bytes_device_slots = 0;
     s->n_batches_sent = s->n_batches_received = 0;
     s->seconds = s->seconds_pack = s->seconds_wire = s->seconds_unpack = 0;
     s->seconds_check = s->seconds_wait = 0;

@@ -5,6 +5,7 @@
 #include "exec/now.h"
 #include "memory/pages.h"
 #include "transport/host.h"
+#include "transport/region.h"
 #include "transport/registry.h"
 
 /* The most that copies of sources may take before a put waits for the engine to be done. */
@@ -94,7 +95,7 @@ static ferry_status refuse(uint32_t from_rank, uint32_t from_kind, uint32_t to_r
 static ferry_status by_exec(ferry_transport *transport, const fy_carriage *what, bool puts,
                             ferry_error *error)
 {
-    uint32_t index = transport->engine_of[what->peer];
+    uint32_t index = fy_region_engine(what->region, what->peer);
     const fy_open_engine *engine = &transport->engines[index];
     bool visits = what->region->view.kind != FY_REGION_SYMMETRIC && engine->table->visit != NULL;
     if (visits) {
@@ -162,7 +163,7 @@ static ferry_status put_by_engine(ferry_transport *transport, const fy_carriage 
                                   const void *source, uint64_t bytes, const fy_signal_view *signal,
                                   ferry_error *error)
 {
-    uint32_t index = transport->engine_of[what->peer];
+    uint32_t index = fy_region_engine(what->region, what->peer);
     const fy_open_engine *engine = &transport->engines[index];
     ferry_status status = engine->table->put(engine->state, what->peer, &what->region->view,
                                              what->region->attachments[index], what->offset, source,
@@ -180,21 +181,44 @@ static ferry_status stage(ferry_transport *transport, const fy_carriage *what,
     return put_by_engine(transport, what, copy, source->bytes, signal, error);
 }
 
+/* The bytes by an engine that is aside, and when they are in place the signal by the peer's own. */
+static ferry_status put_aside(ferry_transport *transport, const fy_carriage *what,
+                              const fy_signal_view *signal, ferry_error *error)
+{
+    transport->owes_aside = true;
+    FY_TRY(put_by_engine(transport, what, what->buffer->base, what->buffer->bytes, NULL, error));
+    return signal == NULL ? FERRY_OK : fy_carry_signal(transport, what->peer, signal, error);
+}
+
+ferry_status fy_carry_signal(ferry_transport *transport, uint32_t peer,
+                             const fy_signal_view *signal, ferry_error *error)
+{
+    const fy_open_engine *engine = fy_engine_for(transport, peer);
+    FY_TRY(fy_transport_await_aside(transport, error));
+    ferry_status status = engine->table->put(engine->state, peer, signal->region,
+                                             signal->attachment, 0, NULL, 0, signal, error);
+    return fy_world_verdict(transport->world, status, error);
+}
+
 ferry_status fy_carry_put(ferry_transport *transport, const fy_carriage *what,
                           const fy_signal_view *signal, ferry_error *error)
 {
-    const fy_open_engine *engine = fy_engine_for(transport, what->peer);
+    uint32_t index = fy_region_engine(what->region, what->peer);
+    const fy_open_engine *engine = &transport->engines[index];
     uint32_t from = what->buffer->kind;
     uint32_t to = what->region->view.space.kind;
     ferry_status status;
     switch (fy_way_of(engine->table, engine->state, what->peer, from, to)) {
     case FERRY_WAY_DIRECT:
+        if (fy_region_is_aside(what->region)) {
+            return put_aside(transport, what, signal, error);
+        }
         return put_by_engine(transport, what, what->buffer->base, what->buffer->bytes, signal,
                              error);
     case FERRY_WAY_DEVICE:
         status = by_exec(transport, what, true, error);
         return status == FERRY_OK && signal != NULL
-                   ? put_by_engine(transport, what, NULL, 0, signal, error)
+                   ? fy_carry_signal(transport, what->peer, signal, error)
                    : status;
     case FERRY_WAY_STAGED:
         return stage(transport, what, signal, error);
@@ -221,7 +245,8 @@ static ferry_status get_staged(ferry_transport *transport, const fy_carriage *wh
 
 ferry_status fy_carry_get(ferry_transport *transport, const fy_carriage *what, ferry_error *error)
 {
-    const fy_open_engine *engine = fy_engine_for(transport, what->peer);
+    uint32_t index = fy_region_engine(what->region, what->peer);
+    const fy_open_engine *engine = &transport->engines[index];
     uint32_t from = what->region->view.space.kind;
     uint32_t to = what->buffer->kind;
     if (fy_way_of(engine->table, engine->state, what->peer, to, from) == FERRY_WAY_DEVICE) {

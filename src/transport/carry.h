@@ -10,7 +10,7 @@
  * memory on both sides goes by the engine and never comes here.
  */
 ferry_way fy_way_of(const fy_engine *engine, void *state, uint32_t peer, uint32_t source_kind,
-                 uint32_t target_kind);
+                    uint32_t target_kind);
 
 /* Whether the engine gets to know memory of that kind at all. */
 bool fy_engine_takes(const fy_open_engine *engine, uint32_t kind);
@@ -29,6 +29,9 @@ typedef struct fy_carriage {
  */
 ferry_status fy_carry_put(ferry_transport *transport, const fy_carriage *what,
                           const fy_signal_view *signal, ferry_error *error);
+/* A signal alone, behind what was put aside. */
+ferry_status fy_carry_signal(ferry_transport *transport, uint32_t peer,
+                             const fy_signal_view *signal, ferry_error *error);
 /* Gets the bytes: in place on return. */
 ferry_status fy_carry_get(ferry_transport *transport, const fy_carriage *what, ferry_error *error);
 

@@ -71,11 +71,9 @@ ferry_status fy_choice_parse(const char *text, fy_choice *choice_out, ferry_erro
     return FERRY_OK;
 }
 
-void fy_choice_complete(fy_choice *choice, const ferry_world *world)
+/* The best for each pair of ranks. */
+static void add_best(fy_choice *choice, const ferry_world *world)
 {
-    if (choice->n_engines != 0) {
-        return;
-    }
     if (world->threads) {
         choice->engines[choice->n_engines++] = FY_ENGINE_INPROC;
         return;
@@ -89,11 +87,25 @@ void fy_choice_complete(fy_choice *choice, const ferry_world *world)
     }
 }
 
-/* A named engine stands alone: it must reach every rank. */
+void fy_choice_complete(fy_choice *choice, const ferry_world *world)
+{
+    const fy_engine *table;
+    size_t named = choice->engines[0];
+    if (choice->n_engines == 0) {
+        add_best(choice, world);
+    } else if (fy_engine_get(named, &table, NULL) == FERRY_OK && fy_engine_aside(table) != NULL) {
+        choice->n_engines = 0;
+        add_best(choice, world);
+        choice->engines[choice->n_engines++] = named;
+        choice->has_aside = true;
+    }
+}
+
+/* A named engine stands alone, or with those of the host's memory: it must reach every rank. */
 static ferry_status check_reach(const fy_choice *choice, const ferry_world *world,
                                 ferry_error *error)
 {
-    size_t engine = choice->engines[0];
+    size_t engine = choice->engines[choice->has_aside ? choice->n_engines - 1 : 0];
     if (engine == FY_ENGINE_INPROC && !world->threads && world->n_ranks > 1) {
         return fy_fail(error, FERRY_ERR_UNSUPPORTED,
                        "engine inproc reaches threads of one process only, and the ranks of this "
@@ -141,5 +153,6 @@ ferry_status fy_choice_tables(const fy_choice *choice, const ferry_world *world,
 
 uint32_t fy_choice_of(const fy_choice *choice, const ferry_world *world, uint32_t peer)
 {
-    return choice->n_engines > 1 && !fy_world_same_node(world, peer) ? 1 : 0;
+    uint32_t n = choice->n_engines - choice->has_aside;
+    return n > 1 && !fy_world_same_node(world, peer) ? 1 : 0;
 }

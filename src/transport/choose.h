@@ -14,6 +14,7 @@ typedef struct fy_choice {
     char chain[FY_ENGINES_BYTES]; /* the wrappers, "" for none */
     uint32_t n_engines;
     size_t engines[FY_MOST_ENGINES]; /* indices of the registry: the local one first */
+    bool has_aside;                  /* the last one carries memory of devices alone */
 } fy_choice;
 
 /*

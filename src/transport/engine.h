@@ -17,7 +17,7 @@
  * nothing of the library but these two and memory/kind.h, so that one plugin serves libferry.so and
  * programs that link the library statically.
  */
-#define FY_ENGINE_ABI 9u
+#define FY_ENGINE_ABI 10u
 
 /* The library, as an engine sees it: one per open engine; lives until close has returned. */
 typedef struct fy_host fy_host;
@@ -215,7 +215,36 @@ typedef struct fy_engine {
      * (optional: flush never waits)
      */
     ferry_status (*try_flush)(void *state, uint32_t *peer_out, ferry_error *error);
+
+    /*
+     * Of an engine that carries nothing but symmetric memory of devices, beside those that carry
+     * the host's and all signals: it is never given a signal, nor asked for its capabilities. As
+     * the environment says, the same for as long as the process lives. (optional, as is what it
+     * returns: it carries the host's)
+     */
+    const struct fy_aside *(*aside)(void);
 } fy_engine;
+
+/* None of it waits for peers. */
+typedef struct fy_aside {
+    /* Of what memory its symmetric regions are made on this rank. */
+    fy_space (*space)(void *state);
+    /*
+     * Begins a put out of this rank's own part of a region, which must stay as it is until
+     * `reached` says FERRY_OK of the ticket: then all is in place at the peer. Tickets are reached
+     * in order.
+     */
+    ferry_status (*begin)(void *state, uint32_t peer, const fy_region_view *region,
+                          void *attachment, uint64_t offset, const void *source, uint64_t bytes,
+                          uint64_t *ticket_out, ferry_error *error);
+    /* FERRY_OK, FERRY_ERR_TIMEOUT without a sentence: not yet, or why nothing arrives any more. */
+    ferry_status (*reached)(void *state, uint64_t ticket, ferry_error *error);
+    /*
+     * What peers have put in place, as a signal of theirs says, is seen by work that is put on
+     * queues of this rank's device from here on.
+     */
+    ferry_status (*settle)(void *state, ferry_error *error);
+} fy_aside;
 
 /* A plugin exports this one function. */
 #define FY_ENGINE_PLUGIN_SYMBOL "ferry_engine_plugin"

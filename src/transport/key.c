@@ -130,7 +130,7 @@ static ferry_status read_head(const unsigned char *key, size_t n_bytes, key_head
 
 uint32_t fy_key_kind(const void *key, size_t n_bytes)
 {
-    key_head head;
+    key_head head = {.kind = FERRY_MEMORY_HOST};
     return read_head(key, n_bytes, &head, NULL) == FERRY_OK ? head.kind : FERRY_MEMORY_HOST;
 }
 

@@ -171,6 +171,9 @@ static ferry_status put(ferry_transport *transport, const move *call, const ferr
         fy_carriage what = {call->peer, call->region, call->offset, call->buffer};
         return fy_carry_put(transport, &what, signal == NULL ? NULL : &view, error);
     }
+    if (signal != NULL) {
+        FY_TRY(fy_transport_await_aside(transport, error));
+    }
     ferry_status status = engine->table->put(engine->state, call->peer, &call->region->view, known,
                                              call->offset, call->buffer->base, call->buffer->bytes,
                                              signal == NULL ? NULL : &view, error);
@@ -295,7 +298,7 @@ static ferry_status get(ferry_transport *transport, const move *call, ferry_erro
         copy_here(target->base, from, target->bytes);
         return FERRY_OK;
     }
-    uint32_t index = transport->engine_of[call->peer];
+    uint32_t index = fy_region_engine(region, call->peer);
     const fy_open_engine *engine = &transport->engines[index];
     if (engine->table->get == NULL) {
         return fy_fail(error, FERRY_ERR_UNSUPPORTED, "engine %s cannot fetch bytes: put them",

@@ -70,6 +70,14 @@ ferry_status fy_region_attach(ferry_region *region, uint32_t index, ferry_error 
     return FERRY_OK;
 }
 
+/* Symmetric memory of devices is that of an engine that is aside, which has nothing but that. */
+static bool concerns(const ferry_region *region, uint32_t index)
+{
+    const ferry_transport *transport = region->transport;
+    bool is_aside = transport->has_aside && index == transport->n_engines - 1;
+    return is_aside == fy_region_is_aside(region);
+}
+
 /*
  * Symmetric regions
  */
@@ -104,7 +112,7 @@ ferry_status fy_region_furnish(ferry_region *region, uint64_t bytes, uint64_t no
     region->view.noted = noted;
     transport->next_symmetric += 2;
     while (allocator < transport->n_engines &&
-           (transport->engines[allocator].table->alloc == NULL ||
+           (transport->engines[allocator].table->alloc == NULL || !concerns(region, allocator) ||
             !fy_engine_takes(&transport->engines[allocator], region->view.space.kind))) {
         allocator++;
     }
@@ -123,7 +131,7 @@ ferry_status fy_region_furnish(ferry_region *region, uint64_t bytes, uint64_t no
         }
     }
     for (uint32_t i = 0; status == FERRY_OK && i < transport->n_engines; i++) {
-        if (i != allocator) {
+        if (i != allocator && concerns(region, i)) {
             status = fy_region_attach(region, i, error);
         }
     }
@@ -226,8 +234,8 @@ ferry_status fy_region_announce(ferry_region *region, ferry_error *error)
 {
     for (uint32_t i = 0; i < region->transport->n_engines; i++) {
         ferry_error why;
-        ferry_status status =
-            fy_region_knows(region, i) ? FERRY_OK : fy_region_attach(region, i, &why);
+        bool is_known = fy_region_knows(region, i) || !concerns(region, i);
+        ferry_status status = is_known ? FERRY_OK : fy_region_attach(region, i, &why);
         if (status != FERRY_OK && status != FERRY_ERR_UNSUPPORTED) {
             return fy_forward(error, status, &why);
         }
@@ -310,7 +318,7 @@ void *ferry_region_pointer(const ferry_region *region, uint32_t peer)
     if (fy_is_self(region->transport, peer)) {
         return region->view.base;
     }
-    uint32_t index = region->transport->engine_of[peer];
+    uint32_t index = fy_region_engine(region, peer);
     const fy_open_engine *engine = &region->transport->engines[index];
     if (engine->table->pointer == NULL) {
         return NULL;

@@ -45,6 +45,20 @@ ferry_status fy_region_attach(ferry_region *region, uint32_t index, ferry_error 
  */
 ferry_status fy_region_announce(ferry_region *region, ferry_error *error);
 
+/* Whether an engine that is aside carries its bytes, to all peers. */
+static inline bool fy_region_is_aside(const ferry_region *region)
+{
+    return region->transport->has_aside && region->view.kind == FY_REGION_SYMMETRIC &&
+           !fy_is_host(region->view.space);
+}
+
+/* The index of the engine that carries them to peer. */
+static inline uint32_t fy_region_engine(const ferry_region *region, uint32_t peer)
+{
+    const ferry_transport *transport = region->transport;
+    return fy_region_is_aside(region) ? transport->n_engines - 1 : transport->engine_of[peer];
+}
+
 static inline bool fy_region_knows(const ferry_region *region, uint32_t index)
 {
     return (region->attached >> index & 1u) != 0;

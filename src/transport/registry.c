@@ -18,7 +18,7 @@ static const entry entries[FY_N_ENGINES] = {
     [FY_ENGINE_SHM] = {"shm", "processes of one node, which map each other's memory",
                        &fy_shm_engine},
     [FY_ENGINE_UCX] = {"ucx", "nodes of a network: RDMA or TCP through UCX", NULL},
-    [FY_ENGINE_NVSHMEM] = {"nvshmem", "PEs of an NVSHMEM job, in host memory: an experiment", NULL},
+    [FY_ENGINE_NVSHMEM] = {"nvshmem", "PEs of an NVSHMEM job: an experiment", NULL},
 };
 
 const char *fy_engine_name(size_t index)

@@ -28,4 +28,10 @@ size_t fy_engine_find(const char *name, size_t length);
  */
 ferry_status fy_engine_get(size_t index, const fy_engine **engine_out, ferry_error *error);
 
+/* What it does where it is aside, or NULL. */
+static inline const fy_aside *fy_engine_aside(const fy_engine *table)
+{
+    return table->aside == NULL ? NULL : table->aside();
+}
+
 #endif

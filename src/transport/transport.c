@@ -49,6 +49,10 @@ static ferry_status propose(const ferry_world *world, const char *engines, propo
         FY_TRY(fy_choice_parse(text, choice, error));
     }
     fy_choice_complete(choice, world);
+    if (choice->has_aside) { /* the same on all ranks, or none opens what others do not */
+        size_t used = strlen(mine->text);
+        snprintf(mine->text + used, sizeof mine->text - used, " for memory of devices");
+    }
     return fy_choice_tables(choice, world, tables, error);
 }
 
@@ -86,8 +90,9 @@ static ferry_status open_engine(ferry_transport *transport, const fy_choice *cho
     fy_open_engine *engine = &transport->engines[transport->n_engines];
     ferry_error why = {.message = ""};
     ferry_status mine;
+    bool is_aside = choice->has_aside && transport->n_engines == choice->n_engines - 1;
     engine->host = fy_host_of(transport->world);
-    if (choice->chain[0] != '\0') {
+    if (choice->chain[0] != '\0' && !is_aside) {
         mine =
             fy_wrap_open(choice->chain, table, &engine->host, &engine->table, &engine->state, &why);
     } else {
@@ -96,6 +101,11 @@ static ferry_status open_engine(ferry_transport *transport, const fy_choice *cho
     }
     /* Counted from here on, so that it is closed whatever the others say. */
     transport->n_engines += mine == FERRY_OK;
+    transport->has_aside = is_aside && mine == FERRY_OK;
+    if (transport->has_aside) { /* what moves bytes there is asked for by all, and now */
+        const fy_memory_kind *row;
+        mine = fy_memory_get(fy_transport_aside_space(transport).kind, &row, &why);
+    }
     ferry_status status = fy_agree(transport->world, mine, &why);
     if (status != FERRY_OK) {
         fy_forward(error, status, &why);
@@ -112,6 +122,7 @@ static void log_choice(const ferry_transport *transport)
     }
     for (uint32_t peer = 0; peer < world->n_ranks; peer++) {
         n_peers[transport->engine_of[peer]] += peer != world->rank;
+        n_peers[transport->n_engines - 1] += transport->has_aside && peer != world->rank;
     }
     for (uint32_t i = 0; i < transport->n_engines; i++) {
         fy_log(FERRY_LOG_INFO, "engine %s carries bytes to %u of %u peers",
@@ -331,11 +342,13 @@ static ferry_status flush(ferry_transport *transport, uint32_t peer, ferry_error
     /* In a failed world too: after it no engine may read a source that the caller frees now. */
     for (uint32_t i = 0; i < transport->n_engines; i++) {
         const fy_open_engine *engine = &transport->engines[i];
+        bool is_aside = transport->has_aside && i == transport->n_engines - 1;
         if (peer == FERRY_ANY_RANK ||
-            (transport->engine_of[peer] == i && !fy_is_self(transport, peer))) {
+            ((is_aside || transport->engine_of[peer] == i) && !fy_is_self(transport, peer))) {
             ferry_status its =
                 engine->table->flush(engine->state, peer, status == FERRY_OK ? error : NULL);
             status = status == FERRY_OK ? its : status;
+            transport->owes_aside = transport->owes_aside && !(is_aside && its == FERRY_OK);
         }
     }
     fy_carry_drop(transport, peer);

@@ -16,9 +16,10 @@
 /*
  * The front end: it checks, keeps regions, and hands each operation to the engine of its peer. A
  * transport has one engine, or two where a world spans nodes: the local one, which allocates
- * symmetric memory, and that of the network, which attaches it.
+ * symmetric memory, and that of the network, which attaches it. Another one may be aside: symmetric
+ * memory of devices is its own, and goes to all peers by it.
  */
-enum { FY_MOST_ENGINES = 2 };
+enum { FY_MOST_ENGINES = 3 };
 
 /* An engine after open, with the wrappers around it. */
 typedef struct fy_open_engine {
@@ -36,6 +37,8 @@ struct ferry_transport {
     uint32_t n_engines;
     fy_open_engine engines[FY_MOST_ENGINES];
     uint8_t *engine_of; /* by peer: its engine's index */
+    bool has_aside;     /* the last engine is aside */
+    bool owes_aside;    /* puts by it that are not known to be in place: signals wait for them */
     uint64_t identity;  /* the same on all ranks; a key of another transport is refused */
     uint32_t number;    /* in its world, the same on all ranks */
     uint64_t next_symmetric;
@@ -69,6 +72,12 @@ static inline bool fy_is_self(const ferry_transport *transport, uint32_t peer)
 static inline fy_open_engine *fy_engine_for(ferry_transport *transport, uint32_t peer)
 {
     return &transport->engines[transport->engine_of[peer]];
+}
+
+/* The engine that is aside, or NULL. */
+static inline const fy_open_engine *fy_aside_of(const ferry_transport *transport)
+{
+    return transport->has_aside ? &transport->engines[transport->n_engines - 1] : NULL;
 }
 
 /* FERRY_OK, or why the world has failed; one load where it has not. */
@@ -129,6 +138,28 @@ void fy_transport_leave(ferry_transport *transport, uint32_t peer);
  * knows by address, but for what the kernel is copying right now.
  */
 void fy_transport_withdraw(ferry_transport *transport);
+
+/*
+ * aside.c: puts of devices' memory that nobody waits for, by an engine that is aside. Signals do
+ * not wait for them: raise one behind a ticket that is reached, and settle before devices read what
+ * one tells of.
+ */
+/* Whether there is such an engine; and whether it puts to the peer, who is not mapped here. */
+static inline bool fy_transport_has_aside(const ferry_transport *transport)
+{
+    return transport->has_aside;
+}
+bool fy_transport_is_aside(ferry_transport *transport, uint32_t peer);
+/* Where its memory lies on this rank. */
+fy_space fy_transport_aside_space(ferry_transport *transport);
+/* The source lies in this rank's own part of the region. */
+ferry_status fy_transport_begin(ferry_transport *transport, uint32_t peer,
+                                const ferry_region *region, uint64_t offset, const void *source,
+                                uint64_t bytes, uint64_t *ticket_out, ferry_error *error);
+ferry_status fy_transport_reached(ferry_transport *transport, uint64_t ticket, ferry_error *error);
+ferry_status fy_transport_settle(ferry_transport *transport, ferry_error *error);
+/* Waits until what was put aside is in place, so that a signal may tell of it. */
+ferry_status fy_transport_await_aside(ferry_transport *transport, ferry_error *error);
 
 /*
  * revoke.c. Memory of this process that a rank left behind might still write to, because it could

@@ -14,7 +14,7 @@
 
 enum { QUICK_SECONDS = 300 }; /* what takes longer hangs */
 
-/* An empty text: the best engine for each pair. Ranks of "mixed" are on two nodes by decree. */
+/* An empty text: the best engine for each pair. */
 static const engine_row rows[] = {
     {"inproc", "inproc", "inproc", true, {NULL}},
     {"inproc_strict", "strict:inproc", "inproc", true, {NULL}},
@@ -34,6 +34,11 @@ static const engine_row rows[] = {
     {"mixed", "", "ucx", false, {"UCX_TLS=tcp"}},
     {"nvshmem", "nvshmem", "nvshmem", false, {NULL}},
     {"nvshmem_nodes", "nvshmem", "nvshmem", false, {"STANDIN_NODE=1"}}, /* a node for each PE */
+    {"nvshmem_devices",
+     "nvshmem",
+     "nvshmem",
+     false,
+     {"NVSHMEM_HEAP_KIND=DEVICE", "STANDIN_NODE=1", "UCX_TLS=tcp"}},
 };
 
 /* What all cases of a run share. */
@@ -44,6 +49,12 @@ typedef struct suite_run {
     run_shared *shared;
 } suite_run;
 
+/* Ranks are on two nodes by decree. */
+static bool row_has_nodes(const engine_row *engine)
+{
+    return strcmp(engine->name, "mixed") == 0 || strcmp(engine->name, "nvshmem_devices") == 0;
+}
+
 static ferry_world_options world_of(const suite_run *run, const case_row *row)
 {
     const suite_options *o = &run->options;
@@ -53,7 +64,7 @@ static ferry_world_options world_of(const suite_run *run, const case_row *row)
     options.deadline_seconds = (own > 0 ? own : 10) * o->patience;
     options.entry_seconds = (entry > 0 ? entry : 30) * o->patience;
     options.join_seconds = 60 * o->patience;
-    if (strcmp(o->engine->name, "mixed") == 0 && row->n_ranks > 1) {
+    if (row_has_nodes(o->engine) && row->n_ranks > 1) {
         options.nodes = "2";
     }
     return options;

@@ -54,6 +54,9 @@ void case_delta_marked(rank_context *me);
 void case_delta_devices(rank_context *me);
 void case_delta_fan(rank_context *me);
 
+/* cases_aside.c */
+void case_aside(rank_context *me);
+
 /* cases_beside.c */
 void case_beside(rank_context *me);
 

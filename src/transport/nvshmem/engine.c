@@ -3,6 +3,7 @@
 
 #include "base/alloc.h"
 #include "transport/nvshmem/job.h"
+#include "transport/nvshmem/library.h"
 #include "transport/nvshmem/work.h"
 #include "transport/word.h"
 
@@ -14,7 +15,8 @@
  * The engine over NVSHMEM: symmetric memory is the host's part of its heap. A peer whose part is
  * mapped here is written by copies of this rank's own, which is all that NVSHMEM would do, and
  * cannot end the process; to others NVSHMEM puts, on the thread of work.c. Nobody rings a bell of
- * a peer's: who waits looks again and again.
+ * a peer's: who waits looks again and again. Where the heap is in memory of devices the engine is
+ * aside: it carries what lies there, and nothing else.
  */
 enum { LOOK_NS = 20000 };
 
@@ -91,6 +93,32 @@ static ferry_status share_offset(const nvshmem_engine *engine, nvshmem_region *r
     return FERRY_OK;
 }
 
+static ferry_status await(const nvshmem_engine *engine, uint64_t number, ferry_error *error);
+
+/* Of the engine's kind of memory; and on this rank of the device that NVSHMEM has. */
+static ferry_status check_space(const nvshmem_engine *engine, fy_space space, ferry_error *error)
+{
+    fy_space own = fy_nvshmem_own.space;
+    return fy_same_space(space, own)
+               ? FERRY_OK
+               : fy_fail(error, FERRY_ERR_UNSUPPORTED,
+                         "engine nvshmem: the symmetric heap of rank %u is memory of its device "
+                         "%d: ask for that, or let the process see no other device "
+                         "(CUDA_VISIBLE_DEVICES)",
+                         engine->host->rank, own.device);
+}
+
+static ferry_status clear(nvshmem_engine *engine, char *base, uint64_t bytes, ferry_error *error)
+{
+    fy_nvshmem_op op = {.verb = FY_NVSHMEM_CLEAR, .here = base, .bytes = bytes};
+    if (fy_is_host(fy_nvshmem_own.space)) {
+        memset(base, 0, (size_t)bytes);
+        return FERRY_OK;
+    }
+    FY_TRY(fy_nvshmem_post(&op, &engine->last, error));
+    return await(engine, engine->last, error);
+}
+
 static ferry_status alloc(void *state, fy_region_view *view, void **attachment_out,
                           ferry_error *error)
 {
@@ -99,8 +127,10 @@ static ferry_status alloc(void *state, fy_region_view *view, void **attachment_o
     nvshmem_region *region =
         fy_alloc_zeroed(1, sizeof *region + host->n_ranks * sizeof region->offsets[0]);
     ferry_status mine = fy_check_memory(region != NULL, "a region of engine nvshmem", error);
+    FY_THEN(mine, check_space(engine, view->space, error));
     FY_THEN(mine, fy_nvshmem_heap_take(&fy_nvshmem_own.heap, view->bytes, &region->offset, error));
     bool has_memory = mine == FERRY_OK;
+    FY_THEN(mine, clear(engine, fy_nvshmem_own.pool + region->offset, view->bytes, error));
     ferry_status status = host->agree(host, mine, error);
     FY_THEN(status, share_offset(engine, region, error));
     if (status != FERRY_OK) {
@@ -111,7 +141,6 @@ static ferry_status alloc(void *state, fy_region_view *view, void **attachment_o
         return status;
     }
     view->base = fy_nvshmem_own.pool + region->offset;
-    memset(view->base, 0, (size_t)view->bytes);
     region->view = *view;
     if (view->noted > 0) {
         region->next = engine->noted;
@@ -376,10 +405,80 @@ static int64_t sleep_ns(void *state)
     return LOOK_NS;
 }
 
+/*
+ * Aside
+ */
+
+/* From the host and from devices; of others that are mapped here devices copy. */
+static uint32_t reach(void *state, uint32_t peer, uint32_t source_kind, uint32_t target_kind)
+{
+    bool is_kind = source_kind == FERRY_MEMORY_HOST || source_kind == FERRY_MEMORY_CUDA;
+    (void)state;
+    if (!fy_nvshmem_is_of_devices() || target_kind != FERRY_MEMORY_CUDA || !is_kind) {
+        return UINT32_MAX;
+    }
+    bool is_mapped = peer != FERRY_ANY_RANK && fy_nvshmem_own.mapped[peer] != NULL;
+    return is_mapped ? FY_REACH_BY_EXEC : 0;
+}
+
+static fy_space space_of_heap(void *state)
+{
+    (void)state;
+    return fy_nvshmem_own.space;
+}
+
+static ferry_status begin(void *state, uint32_t peer, const fy_region_view *view, void *attachment,
+                          uint64_t offset, const void *source, uint64_t bytes, uint64_t *ticket_out,
+                          ferry_error *error)
+{
+    nvshmem_engine *engine = state;
+    const fy_nvshmem_op quiet = {.verb = FY_NVSHMEM_QUIET};
+    (void)view;
+    FY_TRY(check_fault(error));
+    FY_TRY(post_put(engine, peer, attachment, offset, source, bytes, error));
+    FY_TRY(fy_nvshmem_post(&quiet, &engine->last, error));
+    *ticket_out = engine->last;
+    return FERRY_OK;
+}
+
+static ferry_status reached(void *state, uint64_t ticket, ferry_error *error)
+{
+    (void)state;
+    FY_TRY(check_fault(error));
+    return fy_nvshmem_is_done(ticket) ? FERRY_OK : FERRY_ERR_TIMEOUT;
+}
+
+static ferry_status settle(void *state, ferry_error *error)
+{
+    void *before;
+    (void)state;
+    if (!fy_nvshmem_its.must_settle) {
+        return FERRY_OK;
+    }
+    int failed = fy_nvshmem.cuCtxPushCurrent_v2(fy_nvshmem_its.context);
+    if (failed == 0) {
+        failed = fy_nvshmem.cuFlushGPUDirectRDMAWrites(FY_CUDA_CONTEXT, FY_CUDA_TO_OWNER);
+        fy_nvshmem.cuCtxPopCurrent_v2(&before);
+    }
+    return failed == 0 ? FERRY_OK
+                       : fy_fail(error, FERRY_ERR_IO,
+                                 "engine nvshmem: the CUDA driver does not say whether device %d "
+                                 "sees what the network has written (error %d)",
+                                 fy_nvshmem_own.space.device, failed);
+}
+
+static const fy_aside asides = {
+    .space = space_of_heap, .begin = begin, .reached = reached, .settle = settle};
+
+static const fy_aside *aside(void)
+{
+    return fy_nvshmem_is_of_devices() ? &asides : NULL;
+}
+
 static const fy_engine table = {
     .abi = FY_ENGINE_ABI,
     .name = "nvshmem",
-    .summary = "PEs of one NVSHMEM job, in host memory of its symmetric heap",
+    .summary = "PEs of one NVSHMEM job, in memory of its symmetric heap",
     .probe = fy_nvshmem_probe,
     .open = open_engine,
     .close = close_engine,
@@ -396,6 +495,8 @@ static const fy_engine table = {
     .pointer = pointer,
     .revoke = revoke,
     .try_flush = try_flush,
+    .reach = reach,
+    .aside = aside,
 };
 
 FERRY_API const fy_engine *ferry_engine_plugin(void);

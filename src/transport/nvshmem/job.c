@@ -32,6 +32,7 @@ typedef struct job_card {
     uint32_t pe;
     uint64_t token; /* of the job; of one that does not exist yet rank 0's counts */
     uint64_t bytes; /* of the heap, as its environment wants it */
+    uint64_t is_of_devices;
     fy_nvshmem_id id;
     char why[WHY_BYTES]; /* it did not start */
 } job_card;
@@ -77,21 +78,36 @@ static void make_id(void)
     }
 }
 
+/* Whether a device that a network card writes to must be told to look, and the host can tell it. */
+static bool find_order(int device)
+{
+    int order = 0, options = 0;
+    return fy_nvshmem.cuDeviceGetAttribute(&order, FY_CUDA_WRITES_ORDERING, device) == 0 &&
+           fy_nvshmem.cuDeviceGetAttribute(&options, FY_CUDA_FLUSH_OPTIONS, device) == 0 &&
+           order < FY_CUDA_ORDERED_FOR_OWNER && (options & FY_CUDA_FLUSH_BY_HOST) != 0;
+}
+
 /* Ranks of a node take the devices in turn. */
 static bool take_device(void)
 {
     char why[WHY_BYTES];
-    void *context = NULL;
+    fy_nvshmem_tools *its = &fy_nvshmem_its;
     int device = 0, n = fy_nvshmem_open_library(why, sizeof why);
     bool good = n > 0 &&
                 fy_nvshmem.cuDeviceGet(&device, (int)(asked.local_rank % (uint32_t)n)) == 0 &&
-                fy_nvshmem.cuDevicePrimaryCtxRetain(&context, device) == 0 &&
-                fy_nvshmem.cuCtxPushCurrent_v2(context) == 0 &&
-                fy_nvshmem.cuStreamCreate(&fy_nvshmem_its.stream, 1 /* not behind stream 0 */) == 0;
+                fy_nvshmem.cuDevicePrimaryCtxRetain(&its->context, device) == 0 &&
+                fy_nvshmem.cuCtxPushCurrent_v2(its->context) == 0 &&
+                fy_nvshmem.cuStreamCreate(&its->stream, 1 /* not behind stream 0 */) == 0;
     if (!good) {
         refuse(FERRY_ERR_UNSUPPORTED, "the CUDA driver gives no context and stream for NVSHMEM");
+        return false;
     }
-    return good;
+    its->is_of_device = own.is_of_devices != 0;
+    its->must_settle = its->is_of_device && find_order(device);
+    fy_nvshmem_own.space = its->is_of_device
+                               ? (fy_space){.kind = FERRY_MEMORY_CUDA, .device = device}
+                               : (fy_space){.kind = FERRY_MEMORY_HOST};
+    return true;
 }
 
 static bool begin(void)
@@ -132,8 +148,8 @@ static bool take_memory(void)
                                     "NVSHMEM_SYMMETRIC_SIZE, such as 4G, says how large it is");
         return false;
     }
-    /* Parts begin on pages. */
-    uint64_t skipped = -(uint64_t)(uintptr_t)pool & 4095;
+    /* Parts of the host's begin on pages, as its heap does; a device's may begin anywhere else. */
+    uint64_t skipped = own.is_of_devices ? 0 : -(uint64_t)(uintptr_t)pool & 4095;
     fy_nvshmem_own.pool = pool + skipped;
     fy_nvshmem_own.heap.bytes = (bytes - skipped) & ~(uint64_t)4095;
     fy_nvshmem_its.pool = fy_nvshmem_own.pool;
@@ -170,13 +186,21 @@ static void start_job(void)
  * Entering
  */
 
+bool fy_nvshmem_is_of_devices(void)
+{
+    const char *kind = getenv("NVSHMEM_HEAP_KIND");
+    return kind != NULL && strcasecmp(kind, "DEVICE") == 0;
+}
+
 bool fy_nvshmem_probe(char *why, size_t why_bytes)
 {
     const char *kind = getenv("NVSHMEM_HEAP_KIND");
-    if (kind != NULL && strcasecmp(kind, "SYSMEM") != 0) {
-        snprintf(why, why_bytes,
-                 "NVSHMEM_HEAP_KIND is \"%.40s\": ferry's symmetric memory is the host's, SYSMEM",
-                 kind);
+    if (kind != NULL && strcasecmp(kind, "SYSMEM") != 0 && !fy_nvshmem_is_of_devices()) {
+        snprintf(
+            why, why_bytes,
+            "NVSHMEM_HEAP_KIND is \"%.40s\": symmetric memory is the host's, SYSMEM, or that of "
+            "devices, DEVICE",
+            kind);
         return false;
     }
     if (fy_nvshmem_open_library(why, why_bytes) == 0) {
@@ -307,11 +331,12 @@ static ferry_status read_bytes(uint32_t rank, uint64_t *bytes_out, ferry_error *
  * is no safe thing where other threads read some at that moment: so it is done once in a process,
  * and not where it is set already.
  */
-static ferry_status choose_host_memory(ferry_error *error)
+static ferry_status choose_memory(ferry_error *error)
 {
     const char *kind = getenv("NVSHMEM_HEAP_KIND");
-    bool is_set = kind != NULL && strcmp(kind, "SYSMEM") == 0;
-    return fy_check_memory(is_set || setenv("NVSHMEM_HEAP_KIND", "SYSMEM", 1) == 0,
+    const char *wanted = own.is_of_devices ? "DEVICE" : "SYSMEM";
+    bool is_set = kind != NULL && strcmp(kind, wanted) == 0;
+    return fy_check_memory(is_set || setenv("NVSHMEM_HEAP_KIND", wanted, 1) == 0,
                            "a variable for NVSHMEM", error);
 }
 
@@ -322,6 +347,7 @@ static ferry_status prepare(const fy_host *host, ferry_error *error)
         return FERRY_OK;
     }
     FY_TRY(read_bytes(host->rank, &own.bytes, error));
+    own.is_of_devices = fy_nvshmem_is_of_devices();
     uint32_t n_before = 0;
     for (uint32_t rank = 0; rank < host->rank; rank++) {
         n_before += host->same_node(host, rank);
@@ -331,7 +357,7 @@ static ferry_status prepare(const fy_host *host, ferry_error *error)
         fy_nvshmem_own.mapped = fy_alloc_zeroed(host->n_ranks, sizeof *fy_nvshmem_own.mapped);
     }
     FY_TRY(fy_check_memory(fy_nvshmem_own.mapped != NULL, "the PEs of NVSHMEM", error));
-    FY_TRY(choose_host_memory(error));
+    FY_TRY(choose_memory(error));
     if (host->rank != 0) {
         return FERRY_OK;
     }

@@ -18,9 +18,13 @@ typedef struct fy_nvshmem_job {
     char **mapped; /* by rank: where its part is here, or NULL; NULL of this rank itself */
     fy_nvshmem_heap heap;
     bool has_unmapped; /* some rank's part is not here */
+    fy_space space;    /* that the heap lies in */
 } fy_nvshmem_job;
 
 extern fy_nvshmem_job fy_nvshmem_own;
+
+/* Whether the heap is, or will be, in memory of devices: as NVSHMEM_HEAP_KIND says. */
+bool fy_nvshmem_is_of_devices(void);
 
 /* Whether one can be started here at all; else why is a sentence. */
 bool fy_nvshmem_probe(char *why, size_t why_bytes);

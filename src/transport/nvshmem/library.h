@@ -47,6 +47,19 @@ _Static_assert(sizeof(fy_nvshmem_id) == 128 && sizeof(fy_nvshmem_id_arguments) =
 
 enum { FY_NVSHMEM_BY_ID = 1 << 3, FY_NVSHMEM_SET = 9, FY_NVSHMEM_ADD = 10 };
 
+/*
+ * Of the driver: whether the host can see to it that a device sees what a network card has written,
+ * and which devices do without; and that this is wanted of the context's own.
+ */
+enum {
+    FY_CUDA_FLUSH_OPTIONS = 117,
+    FY_CUDA_FLUSH_BY_HOST = 1,
+    FY_CUDA_WRITES_ORDERING = 118,
+    FY_CUDA_ORDERED_FOR_OWNER = 100,
+    FY_CUDA_CONTEXT = 0,
+    FY_CUDA_TO_OWNER = 100
+};
+
 /* Streams and contexts are the driver's, and here pointers to something. */
 #define FY_NVSHMEM_CALLS(X)                                                                        \
     X(void, nvshmemx_vendor_get_version_info, (int *major, int *minor, int *patch))                \
@@ -58,6 +71,7 @@ enum { FY_NVSHMEM_BY_ID = 1 << 3, FY_NVSHMEM_SET = 9, FY_NVSHMEM_ADD = 10 };
     X(void *, nvshmem_malloc, (size_t bytes))                                                      \
     X(void *, nvshmem_ptr, (const void *symmetric, int pe))                                        \
     X(void, nvshmem_putmem, (void *there, const void *here, size_t bytes, int pe))                 \
+    X(void, nvshmem_putmem_nbi, (void *there, const void *here, size_t bytes, int pe))             \
     X(void, nvshmem_getmem, (void *here, const void *there, size_t bytes, int pe))                 \
     X(void, nvshmem_uint64_p, (uint64_t * there, const uint64_t value, int pe))                    \
     X(void, nvshmemx_signal_op_on_stream,                                                          \
@@ -68,8 +82,13 @@ enum { FY_NVSHMEM_BY_ID = 1 << 3, FY_NVSHMEM_SET = 9, FY_NVSHMEM_ADD = 10 };
     X(int, cuInit, (unsigned flags))                                                               \
     X(int, cuDeviceGetCount, (int *n_devices))                                                     \
     X(int, cuDeviceGet, (int *device, int number))                                                 \
+    X(int, cuDeviceGetAttribute, (int *value, int attribute, int device))                          \
     X(int, cuDevicePrimaryCtxRetain, (void **context, int device))                                 \
     X(int, cuCtxPushCurrent_v2, (void *context))                                                   \
+    X(int, cuCtxPopCurrent_v2, (void **context))                                                   \
+    X(int, cuMemcpyAsync, (uint64_t to, uint64_t from, size_t bytes, void *stream))                \
+    X(int, cuMemsetD8Async, (uint64_t to, unsigned char value, size_t bytes, void *stream))        \
+    X(int, cuFlushGPUDirectRDMAWrites, (int target, int scope))                                    \
     X(int, cuStreamCreate, (void **stream, unsigned flags))                                        \
     X(int, cuStreamSynchronize, (void *stream))
 

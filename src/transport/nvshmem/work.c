@@ -9,7 +9,7 @@
 #include <string.h>
 #include <time.h>
 
-enum { LOOK_NS = 20000 };
+enum { LOOK_NS = 20000, MOST_PUT_OFF = 16 };
 
 fy_nvshmem_tools fy_nvshmem_its;
 
@@ -18,9 +18,11 @@ static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
 static fy_nvshmem_op *ops; /* a ring of `capacity` places */
 static size_t first, n_ops, capacity;
 static uint64_t n_posted, n_done;
-static bool is_busy;     /* with the first */
-static int64_t since_ns; /* when that began */
-static uint32_t last_pe; /* to whom it has put, or tried to */
+static uint64_t n_behind;  /* are performed, and count with a quiet that follows */
+static uint32_t n_put_off; /* quiets among them */
+static bool is_busy;       /* with the first */
+static int64_t since_ns;   /* when that began */
+static uint32_t last_pe;   /* to whom it has put, or tried to */
 static bool is_started;
 
 /* Of the caller's memory: taken for each copy of it, and by who forbids further ones. */
@@ -31,16 +33,50 @@ static uint64_t n_cuts;
  * What the thread does
  */
 
+static bool is_stream_busy;
+
+/* What is on the stream is waited for once, before anything that must not overtake it. */
+static void await_stream(void)
+{
+    if (is_stream_busy && fy_nvshmem.cuStreamSynchronize(fy_nvshmem_its.stream) != 0) {
+        atomic_store(&fy_nvshmem_its.fault, "the CUDA device has failed under a signal or a copy");
+    }
+    is_stream_busy = false;
+}
+
+/* By the device, which knows memory of all kinds. */
+static void copy_by_device(void *to, const void *from, uint64_t bytes)
+{
+    is_stream_busy = true;
+    if (fy_nvshmem.cuMemcpyAsync((uintptr_t)to, (uintptr_t)from, (size_t)bytes,
+                                 fy_nvshmem_its.stream) != 0) {
+        atomic_store(&fy_nvshmem_its.fault, "the CUDA device does not copy");
+    }
+    await_stream();
+}
+
 /* Copies unless what this belongs to was cut off: false then. */
 static bool copy(void *to, const void *from, uint64_t bytes, uint64_t cuts)
 {
     pthread_mutex_lock(&touching);
     bool may = cuts == n_cuts;
-    if (may) {
+    if (may && fy_nvshmem_its.is_of_device) {
+        copy_by_device(to, from, bytes);
+    } else if (may) {
         memcpy(to, from, (size_t)bytes);
     }
     pthread_mutex_unlock(&touching);
     return may;
+}
+
+static void clear(const fy_nvshmem_op *op)
+{
+    is_stream_busy = true;
+    if (fy_nvshmem.cuMemsetD8Async((uintptr_t)op->here, 0, (size_t)op->bytes,
+                                   fy_nvshmem_its.stream) != 0) {
+        atomic_store(&fy_nvshmem_its.fault, "the CUDA device does not clear memory");
+    }
+    await_stream();
 }
 
 static bool lies_in_pool(const char *at, uint64_t bytes)
@@ -50,12 +86,15 @@ static bool lies_in_pool(const char *at, uint64_t bytes)
            bytes <= (uint64_t)(its->pool + its->bytes - at);
 }
 
-/* A source that NVSHMEM does not know would end the process: it goes by way of the heap. */
+/*
+ * What lies in the heap stays until it is in place. A source that NVSHMEM does not know would end
+ * the process: it goes by way of the heap.
+ */
 static void put(const fy_nvshmem_op *op, uint64_t cuts)
 {
     char *bounce = fy_nvshmem_its.bounce;
     if (lies_in_pool(op->here, op->bytes)) {
-        fy_nvshmem.nvshmem_putmem(op->there, op->here, op->bytes, (int)op->pe);
+        fy_nvshmem.nvshmem_putmem_nbi(op->there, op->here, op->bytes, (int)op->pe);
         return;
     }
     for (uint64_t at = 0; at < op->bytes; at += FY_NVSHMEM_BOUNCE_BYTES) {
@@ -80,19 +119,7 @@ static void get(const fy_nvshmem_op *op, uint64_t cuts)
     }
 }
 
-/*
- * The host has no call of NVSHMEM's that adds, but for the one on a stream. What is on the stream
- * is waited for once, before anything that must not overtake it.
- */
-static bool is_stream_busy;
-
-static void await_stream(void)
-{
-    if (is_stream_busy && fy_nvshmem.cuStreamSynchronize(fy_nvshmem_its.stream) != 0) {
-        atomic_store(&fy_nvshmem_its.fault, "the CUDA device has failed under a signal");
-    }
-    is_stream_busy = false;
-}
+/* The host has no call of NVSHMEM's that adds, but for the one on a stream. */
 
 static void raise_signal(const fy_nvshmem_op *op)
 {
@@ -132,6 +159,9 @@ static void perform(const fy_nvshmem_op *op, uint64_t cuts)
     case FY_NVSHMEM_QUIET:
         quiet();
         break;
+    case FY_NVSHMEM_CLEAR:
+        clear(op);
+        break;
     }
 }
 
@@ -140,6 +170,35 @@ static int64_t now_ns(void)
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);
     return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
+}
+
+/*
+ * Under the lock. A quiet is waited for by the next one, if only puts stand before that: what was
+ * put meanwhile is then under way together.
+ */
+static bool is_put_off(void)
+{
+    size_t i = 1;
+    if (ops[first].verb != FY_NVSHMEM_QUIET || n_put_off >= MOST_PUT_OFF) {
+        return false;
+    }
+    while (i < n_ops && ops[(first + i) % capacity].verb == FY_NVSHMEM_PUT) {
+        i++;
+    }
+    return i < n_ops && ops[(first + i) % capacity].verb == FY_NVSHMEM_QUIET;
+}
+
+/* Under the lock. What was done behind a quiet that was put off counts when that does. */
+static void end_first(bool is_put_off)
+{
+    n_put_off += is_put_off;
+    n_behind++;
+    if (!is_put_off && (n_put_off == 0 || ops[first].verb == FY_NVSHMEM_QUIET)) {
+        n_done += n_behind;
+        n_behind = n_put_off = 0;
+    }
+    first = (first + 1) % capacity;
+    n_ops--;
 }
 
 static void *work(void *context)
@@ -152,16 +211,17 @@ static void *work(void *context)
         }
         fy_nvshmem_op op = ops[first];
         uint64_t cuts = n_cuts;
+        bool put_off = is_put_off();
         is_busy = true;
         since_ns = now_ns();
         last_pe = op.verb == FY_NVSHMEM_QUIET ? last_pe : op.pe;
         pthread_mutex_unlock(&lock);
-        perform(&op, cuts);
+        if (!put_off) {
+            perform(&op, cuts);
+        }
         pthread_mutex_lock(&lock);
         is_busy = false;
-        first = (first + 1) % capacity;
-        n_ops--;
-        n_done++;
+        end_first(put_off);
     }
     return NULL;
 }
@@ -275,6 +335,7 @@ void fy_nvshmem_cut(void)
 {
     pthread_mutex_lock(&lock);
     n_ops = is_busy ? 1 : 0;
+    n_behind = n_put_off = 0;
     n_done = n_posted - n_ops;
     pthread_mutex_lock(&touching);
     n_cuts++;

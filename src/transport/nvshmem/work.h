@@ -17,6 +17,7 @@ typedef enum fy_nvshmem_verb {
     FY_NVSHMEM_GET = 3,
     FY_NVSHMEM_SIGNAL = 4, /* behind all puts before it */
     FY_NVSHMEM_QUIET = 5,  /* all before it is in place */
+    FY_NVSHMEM_CLEAR = 6,  /* zeroes, here, in a heap of the device's */
 } fy_nvshmem_verb;
 
 typedef struct fy_nvshmem_op {
@@ -32,8 +33,11 @@ typedef struct fy_nvshmem_op {
 
 /* What the thread uses, and nobody else: the first call fills it. */
 typedef struct fy_nvshmem_tools {
-    void *stream; /* of the device: signals that add go by it */
-    char *pool;   /* of the symmetric heap, and its length: sources there need no copy */
+    void *context;     /* of the device */
+    void *stream;      /* of it: signals that add go by it, and copies in its memory */
+    bool is_of_device; /* the heap lies in its memory */
+    bool must_settle;  /* and it does not see by itself what the network writes there */
+    char *pool;        /* of the symmetric heap, and its length: sources there need no copy */
     uint64_t bytes;
     char *bounce;                /* in the pool: for what lies elsewhere */
     _Atomic(const char *) fault; /* what has failed for good; NULL: nothing */

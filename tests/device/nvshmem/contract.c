@@ -172,6 +172,93 @@ static void touch_device(int pe)
     *start(pe) = 1;
 }
 
+/*
+ * A heap of devices
+ */
+
+static uint64_t read_device(const uint64_t *at)
+{
+    uint64_t value = 0;
+    check(cuMemcpyAsync((CUdeviceptr)(uintptr_t)&value, (CUdeviceptr)(uintptr_t)at, sizeof value,
+                        stream) == CUDA_SUCCESS &&
+              cuStreamSynchronize(stream) == CUDA_SUCCESS,
+          "a copy to the host");
+    return value;
+}
+
+static void write_device(uint64_t *at, uint64_t value)
+{
+    check(cuMemcpyAsync((CUdeviceptr)(uintptr_t)at, (CUdeviceptr)(uintptr_t)&value, sizeof value,
+                        stream) == CUDA_SUCCESS &&
+              cuStreamSynchronize(stream) == CUDA_SUCCESS,
+          "a copy from the host");
+}
+
+/* PE 0 puts a number, and tells when it is in place; PE 1 looks: it is the number of the rounds in
+ * which that was not seen. */
+static uint64_t count_unseen(int pe, bool settles)
+{
+    enum { ROUNDS = 500 };
+    uint64_t *memory = start(pe), n_unseen = 0;
+    _Atomic int *told = (_Atomic int *)(void *)shared_id->internal; /* nobody needs that any more */
+    for (int i = 1; i <= ROUNDS; i++) {
+        if (pe == 0) {
+            write_device(memory + 8, (uint64_t)i);
+            nvshmem_putmem_nbi(memory, memory + 8, sizeof *memory, 1);
+            nvshmem_quiet();
+            *told = i;
+            while (*told != -i) {
+                usleep(10);
+            }
+        } else {
+            while (*told != i) {
+                usleep(10);
+            }
+            if (settles) {
+                check(cuFlushGPUDirectRDMAWrites(CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TARGET_CURRENT_CTX,
+                                                 CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TO_OWNER) ==
+                          CUDA_SUCCESS,
+                      "a look");
+            }
+            n_unseen += read_device(memory) != (uint64_t)i;
+            *told = -i;
+        }
+    }
+    return n_unseen;
+}
+
+static void device_right(int pe)
+{
+    setenv("NVSHMEM_HEAP_KIND", "DEVICE", 1);
+    check(count_unseen(pe, true) == 0, "what was put is seen once the driver was told to look");
+}
+
+static void device_unseen(int pe)
+{
+    setenv("NVSHMEM_HEAP_KIND", "DEVICE", 1);
+    uint64_t n = count_unseen(pe, false);
+    if (pe == 0) {
+        pause(); /* the other one says how it was */
+    }
+    exit(n > 0 ? EXITS : 0); /* so it should be */
+}
+
+/* A source that changes before a quiet may be put as it was, or as it is. */
+static void early_source(int pe)
+{
+    uint64_t *memory = start(pe);
+    for (uint64_t i = 1; i < 1000; i++) {
+        memory[8] = i;
+        nvshmem_putmem_nbi(memory, memory + 8, 8, 1 - pe);
+        memory[8] = 0;
+        nvshmem_quiet();
+        nvshmem_getmem(memory + 9, memory, 8, 1 - pe);
+        if (memory[9] == 0) {
+            exit(EXITS); /* so it should be */
+        }
+    }
+}
+
 /* A word may overtake what was put before it, unless a quiet stands between. */
 static void no_quiet(int pe)
 {
@@ -215,6 +302,9 @@ static const struct {
     {"forked", forked, NULL, EXITS, 0},
     {"touch_device", touch_device, NULL, 0, SIGSEGV},
     {"no_quiet", no_quiet, "1", EXITS, 0},
+    {"device_right", device_right, "1", 0, 0},
+    {"device_unseen", device_unseen, "1", EXITS, 0},
+    {"early_source", early_source, "1", EXITS, 0},
     {"no_context", no_context, NULL, EXITS, 0},
 };
 

@@ -5,7 +5,11 @@
  * strict as NVSHMEM is where that ends the process: PEs that ask for different lengths, places that
  * are not in the heap, sources that a network does not know, PEs that do not exist, two threads at
  * a time, calls before the start and after the end. What is put at a PE of another node comes late
- * and in any order until a quiet; a heap that is not the host's cannot be touched.
+ * and in any order until a quiet.
+ *
+ * A heap of devices is memory of the stand-in for the driver, that nobody may touch; PEs of a node
+ * have each other's by its handles, where devices reach each other. What a quiet has brought there
+ * is seen some time later, or once the driver was told to look.
  *
  * Variables: STANDIN_NODE, how many PEs a node has (all); STANDIN_START=fails or =hangs: what
  * becomes of the start on the last PE; STANDIN_LOSES, "3": from that call on what is put at other
@@ -13,6 +17,7 @@
  * with K or M; NVSHMEM_HEAP_KIND.
  */
 #include "device/nvshmem/standin.h"
+#include "device/standin/standin.h"
 
 #include <cuda.h>
 
@@ -36,15 +41,28 @@ typedef struct head {
     _Atomic int n_ready;  /* of a barrier */
     _Atomic int n_passed; /* barriers */
     _Atomic size_t asked[MOST_PES];
+    CUipcMemHandle handles[MOST_PES];       /* of a heap of devices */
+    _Atomic int unseen[MOST_PES][MOST_PES]; /* puts that are in place, from and to, and not seen */
+    _Atomic int looks[MOST_PES];            /* so often a PE's driver was told to look */
 } head;
 
 /* What is put at another node, until it is there. */
 typedef struct late {
     struct late *next;
+    int pe;
     char *to;
     size_t bytes;
     char copy[];
 } late;
+
+/* What was put without waiting, before its source is read. */
+typedef struct pending {
+    struct pending *next;
+    int pe;
+    char *to;
+    const char *from;
+    size_t bytes;
+} pending;
 
 static struct {
     bool is_there, has_ended;
@@ -53,12 +71,16 @@ static struct {
     head *head;
     char *all;               /* of the file, as nobody else sees it */
     char *windows[MOST_PES]; /* as this process sees the parts of its node */
-    size_t bytes, used;      /* of each part */
+    bool is_of_devices;
+    char *parts[MOST_PES]; /* then where all parts are; nobody else sees that */
+    size_t bytes, used;    /* of each part */
 } job;
 
 static _Atomic int n_inside;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of what is late */
+static pending *unread;
 static late *waiting;
+static late *in_place, **in_place_end = &in_place; /* in that order, and not seen yet */
 static uint64_t n_calls;
 
 static void nap(void)
@@ -99,12 +121,17 @@ static void leave(void)
 
 static char *part_of(int pe)
 {
-    return job.all + HEAD_BYTES + (size_t)pe * job.bytes;
+    return job.is_of_devices ? job.parts[pe] : job.all + HEAD_BYTES + (size_t)pe * job.bytes;
+}
+
+static bool is_near(int pe)
+{
+    return pe / job.per_node == job.pe / job.per_node;
 }
 
 static bool is_mapped(int pe)
 {
-    return pe / job.per_node == job.pe / job.per_node;
+    return is_near(pe) && job.windows[pe] != NULL;
 }
 
 static bool is_own(const void *at, size_t bytes)
@@ -172,6 +199,51 @@ static void arrive(late *one)
     free(one);
 }
 
+/* Under the lock. Into memory of a device: it is seen later. */
+static void bring(late *one)
+{
+    if (!job.is_of_devices) {
+        arrive(one);
+        return;
+    }
+    one->next = NULL;
+    *in_place_end = one;
+    in_place_end = &one->next;
+    atomic_fetch_add(&job.head->unseen[job.pe][one->pe], 1);
+}
+
+/* Under the lock. The oldest, at random, or all that a PE's driver was told to look for. */
+static void show(void)
+{
+    static int looked[MOST_PES];
+    bool asks = false;
+    for (int pe = 0; pe < job.n_pes; pe++) {
+        int looks = atomic_load(&job.head->looks[pe]);
+        asks = asks || looks != looked[pe];
+        looked[pe] = looks;
+    }
+    while (in_place != NULL && (asks || draw(64) == 0)) {
+        late *one = in_place;
+        int pe = one->pe;
+        in_place = one->next;
+        in_place_end = in_place == NULL ? &in_place : in_place_end;
+        arrive(one);
+        atomic_fetch_sub(&job.head->unseen[job.pe][pe], 1);
+    }
+}
+
+/* The driver was told to look: a sender that is stopped, or gone, is not waited for. */
+static void settle(void)
+{
+    enum { MOST_NAPS = 10000 };
+    atomic_fetch_add(&job.head->looks[job.pe], 1);
+    for (int pe = 0; pe < job.n_pes; pe++) {
+        for (int n = 0; n < MOST_NAPS && atomic_load(&job.head->unseen[pe][job.pe]) > 0; n++) {
+            nap();
+        }
+    }
+}
+
 /* One of them, any; false: there is none. */
 static bool deliver_one(void)
 {
@@ -187,7 +259,7 @@ static bool deliver_one(void)
     late *one = *link;
     if (one != NULL) {
         *link = one->next;
-        arrive(one); /* under the lock: who finds nothing late finds all in place */
+        bring(one); /* under the lock: who finds nothing late finds all in place */
     }
     pthread_mutex_unlock(&lock);
     return one != NULL;
@@ -199,31 +271,60 @@ static bool is_lost(void)
     return text != NULL && n_calls >= strtoull(text, NULL, 10);
 }
 
-static void *carry(void *context)
-{
-    for (;;) {
-        nap();
-        if (!is_lost()) {
-            (void)deliver_one();
-        }
-    }
-    return context;
-}
-
-static void send_late(char *to, const void *from, size_t bytes)
+/* Under the lock. */
+static void add_late(int pe, char *to, const void *from, size_t bytes)
 {
     late *one = malloc(sizeof *one + bytes);
     if (one == NULL) {
         die("no memory");
     }
+    one->pe = pe;
     one->to = to;
     one->bytes = bytes;
     memcpy(one->copy, from, bytes);
-    pthread_mutex_lock(&lock);
     n_calls++;
     one->next = waiting;
     waiting = one;
+}
+
+static void send_late(int pe, char *to, const void *from, size_t bytes)
+{
+    pthread_mutex_lock(&lock);
+    add_late(pe, to, from, bytes);
     pthread_mutex_unlock(&lock);
+}
+
+/* Reads the source of one that was put without waiting; false: there is none. */
+static bool read_one(void)
+{
+    pthread_mutex_lock(&lock);
+    pending *one = unread;
+    if (one != NULL) {
+        unread = one->next;
+        if (is_mapped(one->pe)) {
+            memcpy(one->to, one->from, one->bytes);
+        } else {
+            add_late(one->pe, one->to, one->from, one->bytes);
+        }
+    }
+    pthread_mutex_unlock(&lock);
+    free(one);
+    return one != NULL;
+}
+
+static void *carry(void *context)
+{
+    for (;;) {
+        nap();
+        if (!is_lost()) {
+            (void)(draw(4) == 0 && read_one());
+            (void)deliver_one();
+        }
+        pthread_mutex_lock(&lock);
+        show();
+        pthread_mutex_unlock(&lock);
+    }
+    return context;
 }
 
 /*
@@ -264,13 +365,10 @@ static size_t heap_bytes(void)
 
 static bool open_windows(int file)
 {
-    const char *kind = getenv("NVSHMEM_HEAP_KIND");
-    bool is_host = kind != NULL && strcasecmp(kind, "SYSMEM") == 0;
     for (int pe = 0; pe < job.n_pes; pe++) {
-        if (is_mapped(pe)) {
+        if (is_near(pe)) {
             off_t at = (off_t)(HEAD_BYTES + (size_t)pe * job.bytes);
-            job.windows[pe] = mmap(NULL, job.bytes, is_host ? PROT_READ | PROT_WRITE : PROT_NONE,
-                                   MAP_SHARED, file, at);
+            job.windows[pe] = mmap(NULL, job.bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, at);
             if (job.windows[pe] == MAP_FAILED) {
                 return false;
             }
@@ -279,8 +377,66 @@ static bool open_windows(int file)
     return true;
 }
 
+/* Where the memory behind a device's address is. */
+static char *bytes_of(CUdeviceptr at)
+{
+    block its;
+    return standin_find((void *)(uintptr_t)at, 1, &its) ? its.memory + (at - (uintptr_t)its.base)
+                                                        : NULL;
+}
+
+/* Of a PE's part, on whichever device here it lies on: a network reaches all. */
+static bool find_part(int pe)
+{
+    CUdeviceptr at = 0;
+    CUcontext context;
+    int n = 0;
+    cuDeviceGetCount(&n);
+    for (int device = 0; device < n && job.parts[pe] == NULL; device++) {
+        if (cuDevicePrimaryCtxRetain(&context, device) == CUDA_SUCCESS &&
+            cuCtxPushCurrent(context) == CUDA_SUCCESS) {
+            if (cuIpcOpenMemHandle(&at, job.head->handles[pe],
+                                   CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS) == CUDA_SUCCESS) {
+                job.parts[pe] = bytes_of(at);
+            }
+            cuCtxPopCurrent(&context);
+        }
+    }
+    return job.parts[pe] != NULL;
+}
+
+/* What this PE adds to a heap of devices; the others do when all are there. */
+static bool make_part(void)
+{
+    CUdeviceptr at = 0;
+    if (cuMemAlloc(&at, job.bytes) != CUDA_SUCCESS ||
+        cuIpcGetMemHandle(&job.head->handles[job.pe], at) != CUDA_SUCCESS) {
+        return false;
+    }
+    job.windows[job.pe] = (char *)(uintptr_t)at;
+    job.parts[job.pe] = bytes_of(at);
+    standin_on_settle(settle);
+    return true;
+}
+
+static void open_parts(void)
+{
+    CUdeviceptr at;
+    for (int pe = 0; pe < job.n_pes; pe++) {
+        if (pe != job.pe && is_near(pe) &&
+            cuIpcOpenMemHandle(&at, job.head->handles[pe], CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS) ==
+                CUDA_SUCCESS) {
+            job.windows[pe] = (char *)(uintptr_t)at;
+        }
+        if (pe != job.pe && !find_part(pe)) {
+            die("the heap of PE %d is nowhere", pe);
+        }
+    }
+}
+
 static bool open_job(const standin_attributes *attributes)
 {
+    const char *kind = getenv("NVSHMEM_HEAP_KIND");
     const char *node = getenv("STANDIN_NODE");
     int file = open(attributes->id->internal, O_RDWR | O_CLOEXEC);
     job.pid = getpid();
@@ -288,14 +444,15 @@ static bool open_job(const standin_attributes *attributes)
     job.n_pes = attributes->n_ranks;
     job.per_node = node == NULL ? job.n_pes : atoi(node);
     job.bytes = heap_bytes();
-    size_t whole = HEAD_BYTES + (size_t)job.n_pes * job.bytes;
+    job.is_of_devices = kind == NULL || strcasecmp(kind, "SYSMEM") != 0;
+    size_t whole = HEAD_BYTES + (job.is_of_devices ? 0 : (size_t)job.n_pes * job.bytes);
     if (file < 0 || ftruncate(file, (off_t)whole) != 0) {
         return false;
     }
     job.all = mmap(NULL, whole, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
-    bool good = job.all != MAP_FAILED && open_windows(file);
-    close(file);
     job.head = (head *)(void *)job.all;
+    bool good = job.all != MAP_FAILED && (job.is_of_devices ? make_part() : open_windows(file));
+    close(file);
     return good;
 }
 
@@ -325,6 +482,9 @@ int nvshmemx_hostlib_init_attr(unsigned flags, standin_attributes *attributes)
     atomic_fetch_add(&job.head->n_there, 1);
     while (atomic_load(&job.head->n_there) < job.n_pes) {
         nap();
+    }
+    if (job.is_of_devices) {
+        open_parts();
     }
     if (pthread_create(&thread, NULL, carry, NULL) != 0) {
         return 7;
@@ -391,10 +551,28 @@ void nvshmem_putmem(void *to, const void *from, size_t bytes, int pe)
     enter("nvshmem_putmem");
     char *there = find("nvshmem_putmem", to, bytes, pe);
     if (is_mapped(pe)) {
-        memcpy(there, from, bytes);
+        memcpy(there, is_own(from, bytes) ? find_local("nvshmem_putmem", from, bytes) : from,
+               bytes);
     } else {
-        send_late(there, find_local("nvshmem_putmem", from, bytes), bytes);
+        send_late(pe, there, find_local("nvshmem_putmem", from, bytes), bytes);
     }
+    leave();
+}
+
+/* The source is read some time before the next quiet has returned. */
+void nvshmem_putmem_nbi(void *to, const void *from, size_t bytes, int pe)
+{
+    enter("nvshmem_putmem_nbi");
+    char *there = find("nvshmem_putmem_nbi", to, bytes, pe);
+    char *here = find_local("nvshmem_putmem_nbi", from, bytes);
+    pthread_mutex_lock(&lock);
+    pending *one = malloc(sizeof *one);
+    if (one == NULL) {
+        die("no memory");
+    }
+    *one = (pending){.pe = pe, .to = there, .from = here, .bytes = bytes, .next = unread};
+    unread = one;
+    pthread_mutex_unlock(&lock);
     leave();
 }
 
@@ -410,13 +588,14 @@ void nvshmem_getmem(void *to, const void *from, size_t bytes, int pe)
 void nvshmem_uint64_p(uint64_t *to, const uint64_t value, int pe)
 {
     enter("nvshmem_uint64_p");
-    send_late(find("nvshmem_uint64_p", to, sizeof value, pe), &value, sizeof value);
+    send_late(pe, find("nvshmem_uint64_p", to, sizeof value, pe), &value, sizeof value);
     leave();
 }
 
 void nvshmem_quiet(void)
 {
     enter("nvshmem_quiet");
+    while (read_one()) {}
     for (bool more = true; more;) {
         more = is_lost() ? waiting != NULL : deliver_one();
         if (more && is_lost()) {
@@ -444,15 +623,15 @@ static void CUDA_CB raise_word(void *context)
     free(one);
 }
 
-void nvshmemx_signal_op_on_stream(uint64_t *to, uint64_t value, int op, int pe, void *stream)
+void nvshmemx_signal_op_on_stream(uint64_t *to, uint64_t value, int how, int pe, void *stream)
 {
     enter("nvshmemx_signal_op_on_stream");
     on_stream *one = malloc(sizeof *one);
-    if (one == NULL || (op != SET && op != ADD)) {
-        die("nvshmemx_signal_op_on_stream: %d is no operation", op);
+    if (one == NULL || (how != SET && how != ADD)) {
+        die("nvshmemx_signal_op_on_stream: %d is no operation", how);
     }
     char *word = find("nvshmemx_signal_op_on_stream", to, sizeof value, pe);
-    *one = (on_stream){(_Atomic uint64_t *)(void *)word, value, op};
+    *one = (on_stream){(_Atomic uint64_t *)(void *)word, value, how};
     if (cuLaunchHostFunc(stream, raise_word, one) != CUDA_SUCCESS) {
         die("nvshmemx_signal_op_on_stream: a stream of no device");
     }

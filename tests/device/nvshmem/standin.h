@@ -39,6 +39,7 @@ int nvshmem_n_pes(void);
 void *nvshmem_malloc(size_t bytes);
 void *nvshmem_ptr(const void *symmetric, int pe);
 void nvshmem_putmem(void *to, const void *from, size_t bytes, int pe);
+void nvshmem_putmem_nbi(void *to, const void *from, size_t bytes, int pe);
 void nvshmem_getmem(void *to, const void *from, size_t bytes, int pe);
 void nvshmem_uint64_p(uint64_t *to, const uint64_t value, int pe);
 void nvshmem_quiet(void);

@@ -352,6 +352,12 @@ CUresult CUDAAPI cuDeviceGetAttribute(int *value, CUdevice_attribute which, CUde
     case CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM:
         *value = 1;
         return CUDA_SUCCESS;
+    case CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_FLUSH_WRITES_OPTIONS:
+        *value = CU_FLUSH_GPU_DIRECT_RDMA_WRITES_OPTION_HOST;
+        return CUDA_SUCCESS;
+    case CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WRITES_ORDERING:
+        *value = CU_GPU_DIRECT_RDMA_WRITES_ORDERING_NONE;
+        return CUDA_SUCCESS;
     case CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED:
         *value = getenv("STANDIN_MULTICAST") != NULL;
         return CUDA_SUCCESS;
@@ -359,6 +365,29 @@ CUresult CUDAAPI cuDeviceGetAttribute(int *value, CUdevice_attribute which, CUde
         *value = 0;
         return CUDA_SUCCESS;
     }
+}
+
+static void (*_Atomic settle)(void);
+
+void standin_on_settle(void (*function)(void))
+{
+    atomic_store(&settle, function);
+}
+
+CUresult CUDAAPI cuFlushGPUDirectRDMAWrites(CUflushGPUDirectRDMAWritesTarget target,
+                                            CUflushGPUDirectRDMAWritesScope scope)
+{
+    ENTER(cuFlushGPUDirectRDMAWrites, true);
+    void (*function)(void) = atomic_load(&settle);
+    if (target != CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TARGET_CURRENT_CTX ||
+        (scope != CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TO_OWNER &&
+         scope != CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TO_ALL_DEVICES)) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    if (function != NULL) {
+        function();
+    }
+    return CUDA_SUCCESS;
 }
 
 CUresult CUDAAPI cuDevicePrimaryCtxRetain(CUcontext *place, CUdevice device)

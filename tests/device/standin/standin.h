@@ -112,6 +112,8 @@ extern standin_context standin_contexts[MOST_DEVICES];
 extern _Atomic int standin_lost[MOST_DEVICES]; /* CUresult, for good */
 extern _Thread_local bool standin_in_host_function;
 standin_context *standin_current(void);
+/* What cuFlushGPUDirectRDMAWrites calls: who stands in for the network has written what it had. */
+void standin_on_settle(void (*function)(void));
 
 /*
  * What every call begins with: it is allowed here and now, or what it returns. With a context, if
