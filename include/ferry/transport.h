@@ -255,7 +255,9 @@ typedef enum ferry_compare {
  * Waits until the word at offset of this rank's own part compares true with value. limit_seconds:
  * negative is the world's entry limit, 0 looks once; when it has passed, FERRY_ERR_TIMEOUT names
  * from, the rank that was to raise it (FERRY_ANY_RANK if unknown). The world's failure ends the
- * wait at once. value_out, which may be NULL, gets the word as it was seen.
+ * wait at once. value_out, which may be NULL, gets the word as it was seen. What peers have put into
+ * symmetric memory of devices over a network, queues see that are given work behind this call, or
+ * behind a flush.
  */
 FERRY_API ferry_status ferry_transport_wait_signal(ferry_transport *transport, ferry_region *region,
                                                    uint64_t offset, ferry_compare compare,

@@ -159,16 +159,34 @@ static ferry_status keep(ferry_transport *transport, uint32_t peer, uint64_t byt
     return FERRY_OK;
 }
 
+ferry_status fy_carry_signal(ferry_transport *transport, uint32_t peer,
+                             const fy_signal_view *signal, ferry_error *error)
+{
+    const fy_open_engine *engine = fy_engine_for(transport, peer);
+    FY_TRY(fy_transport_await_aside(transport, error));
+    ferry_status status = engine->table->put(engine->state, peer, signal->region,
+                                             signal->attachment, 0, NULL, 0, signal, error);
+    return fy_world_verdict(transport->world, status, error);
+}
+
+/* One that is aside has no signals: the peer's own sends it when the bytes are in place. */
 static ferry_status put_by_engine(ferry_transport *transport, const fy_carriage *what,
                                   const void *source, uint64_t bytes, const fy_signal_view *signal,
                                   ferry_error *error)
 {
+    bool is_aside = fy_region_is_aside(what->region);
     uint32_t index = fy_region_engine(what->region, what->peer);
     const fy_open_engine *engine = &transport->engines[index];
+    transport->owes_aside = transport->owes_aside || is_aside;
+    if (signal != NULL && !is_aside) {
+        FY_TRY(fy_transport_await_aside(transport, error));
+    }
     ferry_status status = engine->table->put(engine->state, what->peer, &what->region->view,
                                              what->region->attachments[index], what->offset, source,
-                                             bytes, signal, error);
-    return fy_world_verdict(transport->world, status, error);
+                                             bytes, is_aside ? NULL : signal, error);
+    FY_TRY(fy_world_verdict(transport->world, status, error));
+    return is_aside && signal != NULL ? fy_carry_signal(transport, what->peer, signal, error)
+                                      : FERRY_OK;
 }
 
 static ferry_status stage(ferry_transport *transport, const fy_carriage *what,
@@ -181,25 +199,6 @@ static ferry_status stage(ferry_transport *transport, const fy_carriage *what,
     return put_by_engine(transport, what, copy, source->bytes, signal, error);
 }
 
-/* The bytes by an engine that is aside, and when they are in place the signal by the peer's own. */
-static ferry_status put_aside(ferry_transport *transport, const fy_carriage *what,
-                              const fy_signal_view *signal, ferry_error *error)
-{
-    transport->owes_aside = true;
-    FY_TRY(put_by_engine(transport, what, what->buffer->base, what->buffer->bytes, NULL, error));
-    return signal == NULL ? FERRY_OK : fy_carry_signal(transport, what->peer, signal, error);
-}
-
-ferry_status fy_carry_signal(ferry_transport *transport, uint32_t peer,
-                             const fy_signal_view *signal, ferry_error *error)
-{
-    const fy_open_engine *engine = fy_engine_for(transport, peer);
-    FY_TRY(fy_transport_await_aside(transport, error));
-    ferry_status status = engine->table->put(engine->state, peer, signal->region,
-                                             signal->attachment, 0, NULL, 0, signal, error);
-    return fy_world_verdict(transport->world, status, error);
-}
-
 ferry_status fy_carry_put(ferry_transport *transport, const fy_carriage *what,
                           const fy_signal_view *signal, ferry_error *error)
 {
@@ -210,9 +209,6 @@ ferry_status fy_carry_put(ferry_transport *transport, const fy_carriage *what,
     ferry_status status;
     switch (fy_way_of(engine->table, engine->state, what->peer, from, to)) {
     case FERRY_WAY_DIRECT:
-        if (fy_region_is_aside(what->region)) {
-            return put_aside(transport, what, signal, error);
-        }
         return put_by_engine(transport, what, what->buffer->base, what->buffer->bytes, signal,
                              error);
     case FERRY_WAY_DEVICE:

@@ -111,6 +111,7 @@ ferry_status fy_region_furnish(ferry_region *region, uint64_t bytes, uint64_t no
     region->view.bytes = bytes;
     region->view.noted = noted;
     transport->next_symmetric += 2;
+    transport->uses_aside = transport->uses_aside || fy_region_is_aside(region);
     while (allocator < transport->n_engines &&
            (transport->engines[allocator].table->alloc == NULL || !concerns(region, allocator) ||
             !fy_engine_takes(&transport->engines[allocator], region->view.space.kind))) {

@@ -163,6 +163,9 @@ static ferry_status wait_now(void *context, ferry_error *error)
                    ? status
                    : too_late(&wait, call->region, call->offset, call->from, limit_ns, error);
     }
+    if (status == FERRY_OK && transport->uses_aside) {
+        status = fy_transport_settle(transport, error);
+    }
     if (status == FERRY_OK && call->value_out != NULL) {
         *call->value_out = wait.seen;
     }

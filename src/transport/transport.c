@@ -351,6 +351,9 @@ static ferry_status flush(ferry_transport *transport, uint32_t peer, ferry_error
             transport->owes_aside = transport->owes_aside && !(is_aside && its == FERRY_OK);
         }
     }
+    if (status == FERRY_OK && transport->uses_aside) {
+        status = fy_transport_settle(transport, error);
+    }
     fy_carry_drop(transport, peer);
     return fy_world_verdict(transport->world, status, error);
 }

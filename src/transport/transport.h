@@ -38,6 +38,7 @@ struct ferry_transport {
     fy_open_engine engines[FY_MOST_ENGINES];
     uint8_t *engine_of; /* by peer: its engine's index */
     bool has_aside;     /* the last engine is aside */
+    bool uses_aside;    /* it has, or had, such memory */
     bool owes_aside;    /* puts by it that are not known to be in place: signals wait for them */
     uint64_t identity;  /* the same on all ranks; a key of another transport is refused */
     uint32_t number;    /* in its world, the same on all ranks */

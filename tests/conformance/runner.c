@@ -46,6 +46,17 @@ static const engine_row engine_rows[] = {
     {"nvshmem", "nvshmem", "nvshmem", false, {NULL}},
     {"nvshmem_nodes", "nvshmem", "nvshmem", false, {"STANDIN_NODE=1"}}, /* a node for each PE */
     {"nvshmem_strict", "strict:nvshmem", "nvshmem", false, {"STANDIN_NODE=2"}},
+    /* On two nodes; those of a node are mapped, where devices reach each other, or nobody is. */
+    {"nvshmem_devices",
+     "nvshmem",
+     "nvshmem",
+     false,
+     {"NVSHMEM_HEAP_KIND=DEVICE", "STANDIN_NODE=1", "UCX_TLS=tcp"}},
+    {"nvshmem_near",
+     "nvshmem",
+     "nvshmem",
+     false,
+     {"NVSHMEM_HEAP_KIND=DEVICE", "STANDIN_NODE=2", "UCX_TLS=tcp"}},
 };
 
 const case_row case_rows[] = {
@@ -80,6 +91,7 @@ const case_row case_rows[] = {
     {.name = "memory_failed", .n_ranks = 3, .run = case_memory_failed},
     {.name = "far", .n_ranks = 4, .run = case_far},
     {.name = "far_failed", .n_ranks = 3, .run = case_far_failed},
+    {.name = "aside", .n_ranks = 4, .run = case_aside},
     {.name = "queue", .n_ranks = 3, .run = case_queue},
     {.name = "bad_queues", .n_ranks = 3, .run = case_bad_queues},
     {.name = "memory_scarce", .n_ranks = 2, .run = case_memory_scarce, .processes_only = true},
@@ -126,6 +138,13 @@ typedef struct run_options {
 static char folder[128];
 static run_shared *shared;
 
+/* On two nodes, with an engine that is aside. */
+static bool row_has_aside(const engine_row *engine)
+{
+    return strcmp(engine->name, "nvshmem_devices") == 0 ||
+           strcmp(engine->name, "nvshmem_near") == 0;
+}
+
 static ferry_world_options options_for(const run_options *o, const case_row *row)
 {
     ferry_world_options options = FERRY_WORLD_OPTIONS_INIT;
@@ -133,6 +152,9 @@ static ferry_world_options options_for(const run_options *o, const case_row *row
     options.deadline_seconds = (own > 0 ? own : 10) * o->patience;
     options.entry_seconds = 30 * o->patience;
     options.join_seconds = 60 * o->patience; /* of a deadline it would be three */
+    if (row_has_aside(o->engine)) {
+        options.nodes = "2";
+    }
     return options;
 }
 
@@ -288,6 +310,9 @@ static bool is_possible(const engine_row *engine, const case_row *row)
 
 static bool is_wanted(const run_options *o, const case_row *row)
 {
+    if (row_has_aside(o->engine) != (row->run == case_aside)) {
+        return false; /* such rows have no other: what goes by the host goes as on others */
+    }
     if (o->only != NULL) {
         return strcmp(row->name, o->only) == 0 && is_possible(o->engine, row);
     }

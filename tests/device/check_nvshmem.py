@@ -43,8 +43,8 @@ def about(**more):
     return next(engine for engine in json.loads(out)["engines"] if engine["name"] == "nvshmem")
 
 
-def refused(*says, **more):
-    status, out = ferry("run", SPEC, "--transport", "nvshmem", **more)
+def refused(*says, memory="ferry", **more):
+    status, out = ferry("run", SPEC, "--transport", "nvshmem", "--memory", memory, **more)
     assert status != 0, out
     for words in says:
         assert words in out, (words, out)
@@ -90,6 +90,37 @@ def case_info():
     assert "needs a device" in why, why
     why = about(NVSHMEM_HEAP_KIND="VIDMEM")["why_not"]
     assert "NVSHMEM_HEAP_KIND" in why and "SYSMEM" in why, why
+
+
+DEVICES = {"NVSHMEM_HEAP_KIND": "DEVICE", "FERRY_NODES": "2", "STANDIN_PEERS": "1", "STANDIN_LACKS": ""}
+
+
+def sent(*words):
+    """What ranks have sent through slots in the last run, and what of it from device to device."""
+    status, out = ferry("run", SPEC, "--transport", "nvshmem", "--json", *words, STANDIN_NODE="4", **DEVICES)
+    assert status == 0, out
+    runs = [rank["runs"][-1] for rank in json.loads(out)["ranks"]]
+    return sum(run["bytes_staged"] for run in runs), sum(run["bytes_device_slots"] for run in runs)
+
+
+def case_devices():
+    """Between nodes tensors of devices go past the host's memory, and those of the host as ever."""
+    staged, slots = sent("--memory", "cuda")
+    assert staged == slots > 0, (staged, slots)
+    staged, slots = sent("--memory", "cuda", "--checksum", "path")
+    assert staged > slots == 0, (staged, slots)
+    staged, slots = sent()
+    assert slots == 0, slots
+
+
+def case_devices_differ():
+    for said in opened('[ "$RANK" = 0 ] && export NVSHMEM_HEAP_KIND=DEVICE; "$0" create open=nvshmem destroy || :'):
+        assert "nvshmem for memory of devices" in said and "FERRY_TRANSPORT" in said, said
+
+
+def case_devices_lost():
+    refused("ended the world", STANDIN_NODE="1", STANDIN_LOSES="20", FERRY_DEADLINE="1", memory="cuda",
+            **DEVICES)
 
 
 def case_start_fails():

@@ -194,7 +194,8 @@ typedef struct run_summary {
     uint64_t staging_bytes;       /* the most of a rank */
     uint64_t path_bytes[5];       /* in order of the flags; of the median run */
     uint64_t relayed_bytes;
-    uint64_t later_work; /* plannings and the like after the first run */
+    uint64_t device_slot_bytes; /* of those staged, what was never in memory of the host */
+    uint64_t later_work;        /* plannings and the like after the first run */
     uint64_t source_bytes, destination_bytes;
     uint32_t source_ranks, destination_ranks;
     uint64_t verified_shards, verified_bytes;

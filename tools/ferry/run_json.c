@@ -8,8 +8,9 @@
 #include <stdio.h>
 
 static const char *const statistic_names[] = {
-    "bytes_local",    "bytes_mapped", "bytes_remote", "bytes_staged", "bytes_relayed",
-    "bytes_received", "bytes_device", "bytes_filled", "batches_sent", "batches_received"};
+    "bytes_local",   "bytes_mapped",   "bytes_remote",    "bytes_staged",
+    "bytes_relayed", "bytes_received", "bytes_device",    "bytes_device_slots",
+    "bytes_filled",  "batches_sent",   "batches_received"};
 
 static void print_u64(const char *before, uint64_t value)
 {
@@ -98,9 +99,9 @@ static void print_sample(const run_sample *sample, uint32_t number)
     const ferry_service_statistics *s = &sample->statistics;
 
     const uint64_t values[] = {
-        s->bytes_local,    s->bytes_mapped,       s->bytes_remote, s->bytes_staged,
-        s->bytes_relayed,  s->bytes_received,     s->bytes_device, s->bytes_filled,
-        s->n_batches_sent, s->n_batches_received,
+        s->bytes_local,   s->bytes_mapped,   s->bytes_remote,       s->bytes_staged,
+        s->bytes_relayed, s->bytes_received, s->bytes_device,       s->bytes_device_slots,
+        s->bytes_filled,  s->n_batches_sent, s->n_batches_received,
     };
     _Static_assert(sizeof values / sizeof values[0] ==
                        sizeof statistic_names / sizeof statistic_names[0],

@@ -244,6 +244,7 @@ static void add_rank(const run_results *results, uint32_t rank, run_summary *s)
         s->path_bytes[i] += bytes[i];
     }
     s->relayed_bytes += t->bytes_relayed;
+    s->device_slot_bytes += t->bytes_device_slots;
     s->staging_bytes = t->staging_bytes > s->staging_bytes ? t->staging_bytes : s->staging_bytes;
     s->later_work += later_work(results, rank);
     s->source_bytes += r->source_bytes;

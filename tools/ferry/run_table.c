@@ -105,6 +105,10 @@ static void print_paths(const run_results *all, const run_summary *s)
         printf(", of which %s relayed", format_bytes((double)s->relayed_bytes, text));
     }
     print_engines(all);
+    if (s->device_slot_bytes > 0) {
+        printf("; from device to device by slots %s",
+               format_bytes((double)s->device_slot_bytes, text));
+    }
     printf("\n");
 }
 

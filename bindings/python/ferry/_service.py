@@ -71,6 +71,7 @@ class Statistics(NamedTuple):
     seconds_wait: float
     bytes_skipped: int
     bytes_filled: int
+    bytes_device_slots: int
 
 
 @fields(

@@ -28,12 +28,12 @@ PyObject *fp_service_statistics(PyObject *self, PyObject *unused)
         return fp_raise(status, error.message);
     }
     return Py_BuildValue(
-        "(KKKKKKKKKKKKKKddddddKK)", (ull)s.n_runs, (ull)s.n_schedules, (ull)s.n_allocations,
+        "(KKKKKKKKKKKKKKddddddKKK)", (ull)s.n_runs, (ull)s.n_schedules, (ull)s.n_allocations,
         (ull)s.n_registrations, (ull)s.staging_bytes, (ull)s.bytes_local, (ull)s.bytes_mapped,
         (ull)s.bytes_remote, (ull)s.bytes_staged, (ull)s.bytes_relayed, (ull)s.bytes_received,
         (ull)s.bytes_device, (ull)s.n_batches_sent, (ull)s.n_batches_received, s.seconds,
         s.seconds_pack, s.seconds_wire, s.seconds_unpack, s.seconds_check, s.seconds_wait,
-        (ull)s.bytes_skipped, (ull)s.bytes_filled);
+        (ull)s.bytes_skipped, (ull)s.bytes_filled, (ull)s.bytes_device_slots);
 }
 
 static PyObject *path_names(uint32_t paths)

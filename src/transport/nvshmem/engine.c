@@ -363,7 +363,7 @@ static ferry_status try_flush(void *state, uint32_t *peer_out, ferry_error *erro
         FY_TRY(fy_nvshmem_post(&quiet, &engine->trying, error));
     }
     if (!fy_nvshmem_is_done(engine->trying)) {
-        *peer_out = FERRY_ANY_RANK;
+        (void)fy_nvshmem_lasts_ns(peer_out); /* whom the last put goes to */
         return FERRY_ERR_TIMEOUT;
     }
     engine->trying = 0;
@@ -399,10 +399,12 @@ static bool progress(void *state)
     return false;
 }
 
+/* Nobody waits for words in memory of devices: there only puts of one's own are looked at. */
 static int64_t sleep_ns(void *state)
 {
-    (void)state;
-    return LOOK_NS;
+    const nvshmem_engine *engine = state;
+    bool is_idle = !fy_is_host(fy_nvshmem_own.space) && fy_nvshmem_is_done(engine->last);
+    return is_idle ? INT64_MAX : LOOK_NS;
 }
 
 /*

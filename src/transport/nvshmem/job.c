@@ -188,6 +188,9 @@ static void start_job(void)
 
 bool fy_nvshmem_is_of_devices(void)
 {
+    if (own.state != JOB_NONE) { /* whatever the environment has become since */
+        return own.is_of_devices != 0;
+    }
     const char *kind = getenv("NVSHMEM_HEAP_KIND");
     return kind != NULL && strcasecmp(kind, "DEVICE") == 0;
 }
