@@ -17,7 +17,7 @@
  * row of the host is part of the library, others are plugins, which see nothing of it but this
  * header, exec/exec.h and what fy_library brings.
  */
-#define FY_MEMORY_ABI 9u
+#define FY_MEMORY_ABI 10u
 
 /* Where a pointer is valid: in all of this process's host code, or on one device of a kind. */
 typedef struct fy_space {
@@ -105,6 +105,15 @@ typedef struct fy_memory_kind {
     ferry_status (*import_handle)(const void *handle, size_t n_bytes, fy_memory_span *span_out,
                                   ferry_error *error);
     void (*release)(void *base);
+
+    /*
+     * From enter to leave another library that this thread calls may use memory of the kind by
+     * itself, on any device. device is one of those that are used, and is from then on; negative:
+     * any one of them, and an error where there is none. Calls may nest. (both optional: it may
+     * anyway)
+     */
+    ferry_status (*enter)(int32_t device, ferry_error *error);
+    void (*leave)(void);
 
     const struct fy_exec *exec; /* its verbs: exec/exec.h */
 } fy_memory_kind;

@@ -169,6 +169,32 @@ ferry_status fy_carry_signal(ferry_transport *transport, uint32_t peer,
     return fy_world_verdict(transport->world, status, error);
 }
 
+/* The engine reads and writes such memory itself. */
+static ferry_status put_directly(ferry_transport *transport, const fy_carriage *what,
+                                 const fy_signal_view *signal, ferry_error *error)
+{
+    uint32_t index = transport->engine_of[what->peer];
+    const fy_open_engine *engine = &transport->engines[index];
+    if (signal != NULL) {
+        FY_TRY(fy_transport_await_aside(transport, error));
+    }
+    ferry_status status = engine->table->put_from(engine->state, what->peer, &what->region->view,
+                                                  what->region->attachments[index], what->offset,
+                                                  what->buffer, signal, error);
+    return fy_world_verdict(transport->world, status, error);
+}
+
+static ferry_status get_directly(ferry_transport *transport, const fy_carriage *what,
+                                 ferry_error *error)
+{
+    uint32_t index = transport->engine_of[what->peer];
+    const fy_open_engine *engine = &transport->engines[index];
+    ferry_status status = engine->table->get_into(engine->state, what->peer, &what->region->view,
+                                                  what->region->attachments[index], what->offset,
+                                                  what->buffer, error);
+    return fy_world_verdict(transport->world, status, error);
+}
+
 /* One that is aside has no signals: the peer's own sends it when the bytes are in place. */
 static ferry_status put_by_engine(ferry_transport *transport, const fy_carriage *what,
                                   const void *source, uint64_t bytes, const fy_signal_view *signal,
@@ -209,8 +235,9 @@ ferry_status fy_carry_put(ferry_transport *transport, const fy_carriage *what,
     ferry_status status;
     switch (fy_way_of(engine->table, engine->state, what->peer, from, to)) {
     case FERRY_WAY_DIRECT:
-        return put_by_engine(transport, what, what->buffer->base, what->buffer->bytes, signal,
-                             error);
+        return fy_region_is_aside(what->region) ? put_by_engine(transport, what, what->buffer->base,
+                                                                what->buffer->bytes, signal, error)
+                                                : put_directly(transport, what, signal, error);
     case FERRY_WAY_DEVICE:
         status = by_exec(transport, what, true, error);
         return status == FERRY_OK && signal != NULL
@@ -245,8 +272,16 @@ ferry_status fy_carry_get(ferry_transport *transport, const fy_carriage *what, f
     const fy_open_engine *engine = &transport->engines[index];
     uint32_t from = what->region->view.space.kind;
     uint32_t to = what->buffer->kind;
-    if (fy_way_of(engine->table, engine->state, what->peer, to, from) == FERRY_WAY_DEVICE) {
+    switch (fy_way_of(engine->table, engine->state, what->peer, to, from)) {
+    case FERRY_WAY_DEVICE:
         return by_exec(transport, what, false, error);
+    case FERRY_WAY_DIRECT:
+        if (!fy_region_is_aside(what->region)) {
+            return get_directly(transport, what, error);
+        }
+        break;
+    default:
+        break;
     }
     return from == FERRY_MEMORY_HOST
                ? get_staged(transport, what, error)

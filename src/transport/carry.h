@@ -32,7 +32,8 @@ ferry_status fy_carry_put(ferry_transport *transport, const fy_carriage *what,
 /* A signal alone, behind what was put aside. */
 ferry_status fy_carry_signal(ferry_transport *transport, uint32_t peer,
                              const fy_signal_view *signal, ferry_error *error);
-/* Gets the bytes: in place on return. */
+/* Gets the bytes: in place on return, or behind a flush of the peer where the engine fetches them.
+ */
 ferry_status fy_carry_get(ferry_transport *transport, const fy_carriage *what, ferry_error *error);
 
 /* Copies of sources that puts to the peer (FERRY_ANY_RANK: to all) have kept: a flush has ended. */

@@ -52,6 +52,8 @@ struct fy_host {
     ferry_status (*watch)(const fy_host *host, int fd, void (*ready)(void *context), void *context,
                           ferry_error *error);
     void (*unwatch)(const fy_host *host, int fd);
+    /* The row of a kind that this process has used; NULL: it has not. */
+    const fy_memory_kind *(*memory)(uint32_t kind);
     void (*log)(ferry_log_level level, const char *line);
 };
 
@@ -153,6 +155,16 @@ typedef struct fy_engine {
     /* (optional) */
     ferry_status (*get)(void *state, uint32_t peer, const fy_region_view *region, void *attachment,
                         uint64_t offset, void *target, uint64_t bytes, ferry_error *error);
+    /*
+     * The same where the buffer or the region is memory of another kind than the host's, and reach
+     * says that both are for the engine. (both optional: reach says so of none)
+     */
+    ferry_status (*put_from)(void *state, uint32_t peer, const fy_region_view *region,
+                             void *attachment, uint64_t offset, const ferry_buffer *source,
+                             const fy_signal_view *signal, ferry_error *error);
+    ferry_status (*get_into)(void *state, uint32_t peer, const fy_region_view *region,
+                             void *attachment, uint64_t offset, const ferry_buffer *target,
+                             ferry_error *error);
     /*
      * Puts to peer (FERRY_ANY_RANK: all) are in place and gets are here. In a failed world, where
      * it is called too, it ends at once, and no memory of the caller's is touched after it.

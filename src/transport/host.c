@@ -97,6 +97,11 @@ static void unwatch(const fy_host *host, int fd)
     }
 }
 
+static const fy_memory_kind *memory(uint32_t kind)
+{
+    return fy_memory_row(kind);
+}
+
 static void log_line(ferry_log_level level, const char *line)
 {
     fy_log(level, "%s", line);
@@ -118,5 +123,6 @@ fy_host fy_host_of(ferry_world *world)
                      .ring = ring,
                      .watch = watch,
                      .unwatch = unwatch,
+                     .memory = memory,
                      .log = log_line};
 }

@@ -34,20 +34,27 @@ static size_t mapped_bytes(void)
     return bytes;
 }
 
+/* Rows of a UCX that reads and writes devices' memory itself. */
+static bool is_direct(const rank_context *me)
+{
+    return device_kind() == FERRY_MEMORY_CUDA && strncmp(me->engine->name, "ucx_cuda", 8) == 0;
+}
+
 /*
- * Where the verbs of far memory reach a peer's; elsewhere nothing puts into it. Processes open each
- * other's where there are handles for it.
+ * Where the verbs of far memory reach a peer's, or the engine does; elsewhere nothing puts into it.
+ * Processes open each other's where there are handles for it.
  */
 static bool has_reach(const rank_context *me)
 {
     bool opens = device_kind() == FERRY_MEMORY_CUDA && strcmp(me->engine->engines, "shm") == 0;
-    return (me->engine->threads || opens) && strchr(me->engine->engines, ':') == NULL;
+    return (me->engine->threads || opens || is_direct(me)) &&
+           strchr(me->engine->engines, ':') == NULL;
 }
 
 /* Where the stand-in has no handles there is memory that cannot be opened. */
 static bool is_unnamed(const rank_context *me)
 {
-    return has_reach(me) && !me->engine->threads && getenv("STANDIN_NO_IPC") != NULL;
+    return has_reach(me) && !is_direct(me) && !me->engine->threads && getenv("STANDIN_NO_IPC") != NULL;
 }
 
 /* With the name of the kind between them; as long as the thread asks for no others. */
@@ -246,6 +253,7 @@ static void put_into_far(rank_context *me, ferry_buffer far)
         memset(host, 0, BYTES);
         must(me, ferry_transport_get(me->transport, next_rank(me), next, 2 * PART, &sources[i],
                                      NULL, &me->error));
+        flush(me, next_rank(me));
         copy(me, ferry_buffer_of(host + PART, PART), sources[i]);
         size_t bad = mismatch(host + PART, PART, seed_of(me, 3, me->rank, 3));
         expect(me, bad == PART, "byte %zu of what was fetched from far memory", bad);
@@ -270,7 +278,7 @@ static void symmetric(rank_context *me, ferry_buffer far)
              ferry_region_alloc(me->transport, device_kind(), n, BYTES, &region, &me->error));
     all_fail(me, FERRY_ERR_UNSUPPORTED, "no memory of kind 77",
              ferry_region_alloc(me->transport, 77, 0, BYTES, &region, &me->error));
-    if (!has_reach(me) || !me->engine->threads) {
+    if (!has_reach(me) || !(me->engine->threads || is_direct(me))) {
         all_fail(
             me, FERRY_ERR_UNSUPPORTED, kind_words("kind ", ""),
             ferry_region_alloc(me->transport, device_kind(), device, BYTES, &region, &me->error));
@@ -311,6 +319,52 @@ void case_far(rank_context *me)
     }
     ferry_memory_free(&far);
     ferry_memory_free(&loose);
+}
+
+/*
+ * Into far memory of a rank that calls nothing of ferry's meanwhile, in one piece and in several:
+ * when the signal has come, everything before it is in place. The word is the host's.
+ */
+void case_far_asleep(rank_context *me)
+{
+    enum { LARGE = (5 << 20) + 4099, SMALL = 100, ROUNDS = 4 };
+    if (!has_reach(me)) {
+        return;
+    }
+    ferry_buffer far[2];
+    ferry_region *words = alloc_region(me, 64);
+    ferry_signal signal = {.region = words, .offset = 8};
+    for (int i = 0; i < 2; i++) {
+        must(me, ferry_memory_alloc(me->transport, device_kind(), device_of(me->rank + (uint32_t)i),
+                                    LARGE, &far[i], &me->error));
+    }
+    ferry_region *next = import_next(me, far[1]);
+    for (uint64_t round = 1; round <= ROUNDS && next != NULL; round++) {
+        uint64_t bytes = round % 2 == 0 ? SMALL : LARGE;
+        ferry_buffer source = part_of(far[0], 0, bytes);
+        fill_far(me, source, seed_of(me, round, me->rank, 6));
+        signal.value = round;
+        meet(me);
+        must(me, ferry_transport_put_signal(me->transport, next_rank(me), next, LARGE - bytes,
+                                            &source, &signal, NULL, &me->error));
+        _Atomic uint64_t *word = (_Atomic uint64_t *)(void *)(base_of(words) + 8);
+        for (int ms = 0; (me->can & FERRY_CAN_TARGET_PROGRESS) != 0 && ms < 20000; ms++) {
+            if (atomic_load(word) == round) {
+                break;
+            }
+            sleep_ms(1);
+        }
+        wait_signal(me, words, 1, FERRY_COMPARE_EQ, round, previous_rank(me));
+        check_far(me, part_of(far[1], LARGE - bytes, bytes),
+                  seed_of(me, round, previous_rank(me), 6), "what came before a signal");
+        flush(me, next_rank(me));
+    }
+    meet(me);
+    ferry_region_free(next);
+    meet(me);
+    ferry_memory_free(&far[0]);
+    ferry_memory_free(&far[1]);
+    ferry_region_free(words);
 }
 
 /* After a failure far memory can be freed at once: nobody is in it any more. */

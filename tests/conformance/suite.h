@@ -258,11 +258,9 @@ void case_memory_huge(rank_context *me);
 void case_memory_failed(rank_context *me);
 void case_memory_scarce(rank_context *me);
 void case_far(rank_context *me);
-
-/* cases_aside.c */
-void case_aside(rank_context *me);
-
+void case_far_asleep(rank_context *me);
 void case_far_failed(rank_context *me);
+void case_aside(rank_context *me); /* cases_aside.c */
 void case_queue(rank_context *me);
 void case_bad_queues(rank_context *me);
 void case_target(rank_context *me);

@@ -95,6 +95,11 @@ bool fy_ucx_run(fy_ucx *of)
     return false;
 }
 
+void fy_ucx_use(fy_ucx *of, fy_space space)
+{
+    (void)of, (void)space;
+}
+
 void fy_ucx_disarm(fy_ucx *of)
 {
     (void)of;

@@ -358,6 +358,16 @@ ferry_status fy_cuda_pinned_alloc(uint64_t bytes, void **base_out, ferry_error *
     return fy_cuda_check(result, "allocating pinned memory of the host", error);
 }
 
+static ferry_status enter(int32_t number, ferry_error *error)
+{
+    const fy_cuda_device *device;
+    int32_t used = number >= 0 ? number : fy_cuda_any_used();
+    if (number < 0 && !fy_cuda_is_used(used)) {
+        return fy_fail(error, FERRY_ERR_UNSUPPORTED, "no CUDA device is used by this process");
+    }
+    return fy_cuda_enter(used, &device, error);
+}
+
 const fy_memory_kind fy_cuda_memory = {.abi = FY_MEMORY_ABI,
                                        .kind = FERRY_MEMORY_CUDA,
                                        .name = "cuda",
@@ -375,6 +385,8 @@ const fy_memory_kind fy_cuda_memory = {.abi = FY_MEMORY_ABI,
                                        .withdraw = fy_cuda_withdraw,
                                        .import_handle = fy_cuda_import,
                                        .release = fy_cuda_release,
+                                       .enter = enter,
+                                       .leave = fy_cuda_leave,
                                        .exec = &fy_cuda_exec};
 
 FERRY_API const fy_memory_kind *ferry_memory_plugin(const fy_library *library);

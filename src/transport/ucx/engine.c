@@ -5,6 +5,7 @@
 #include "base/alloc.h"
 
 #include <fcntl.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -124,6 +125,22 @@ static ferry_status check_limits(ferry_error *error)
     return FERRY_OK;
 }
 
+/*
+ * Whether UCX reads and writes memory of CUDA devices, by what it says itself: it has a module for
+ * that, finds the driver, and UCX_TLS does not leave it out. Before 1.20 it takes all memory for
+ * that of the device whose context is current, and breaks devices where it is another one's.
+ */
+static bool has_cuda(ucp_context_h context)
+{
+    unsigned major, minor, release;
+    ucp_context_attr_t attributes = {.field_mask = UCP_ATTR_FIELD_MEMORY_TYPES};
+    ucp_get_version(&major, &minor, &release);
+    return (major > 1 || minor >= 20) && ucp_context_query(context, &attributes) == UCS_OK &&
+           (attributes.memory_types & UCS_BIT(UCS_MEMORY_TYPE_CUDA)) != 0;
+}
+
+static _Atomic bool process_has_cuda; /* as probe has found it */
+
 static bool probe(char *why, size_t why_bytes)
 {
     ucp_context_h context;
@@ -140,6 +157,7 @@ static bool probe(char *why, size_t why_bytes)
                        ucs_status_string(status));
         return false;
     }
+    atomic_store(&process_has_cuda, has_cuda(context));
     ucp_cleanup(context);
     return true;
 }
@@ -163,6 +181,8 @@ static ferry_status read_mode(fy_ucx_mode *mode_out, ferry_error *error)
 static ferry_status open_worker(fy_ucx *engine, ferry_error *error)
 {
     ucs_status_t status = make_context(&engine->context);
+    engine->has_module = status == UCS_OK && has_cuda(engine->context);
+    fy_ucx_go_inside(engine);
     if (status == UCS_OK) {
         ucp_worker_params_t params = {
             .field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE,
@@ -173,6 +193,7 @@ static ferry_status open_worker(fy_ucx *engine, ferry_error *error)
     if (status == UCS_OK) {
         status = fy_ucx_listen(engine);
     }
+    fy_ucx_go_outside(engine);
     if (status != UCS_OK) {
         return fy_fail(
             error, FERRY_ERR_UNSUPPORTED,
@@ -208,7 +229,9 @@ static bool has_rdma(ucp_context_h context)
     return has;
 }
 
-/* What a rank tells all others: whether it has RDMA, and its worker's address. */
+enum { CARD_RDMA = 1, CARD_CUDA = 2 };
+
+/* What a rank tells all others: what its UCX has, and its worker's address. */
 static ferry_status write_card(fy_ucx *engine, unsigned char **card_out, size_t *bytes_out,
                                ferry_error *error)
 {
@@ -219,7 +242,8 @@ static ferry_status write_card(fy_ucx *engine, unsigned char **card_out, size_t 
     }
     unsigned char *card = fy_alloc(bytes + 1, 1);
     if (card != NULL) {
-        card[0] = has_rdma(engine->context);
+        card[0] = (unsigned char)((has_rdma(engine->context) ? CARD_RDMA : 0) |
+                                  (engine->has_module ? CARD_CUDA : 0));
         memcpy(card + 1, address, bytes);
     }
     ucp_worker_release_address(engine->worker, address);
@@ -234,12 +258,14 @@ static ferry_status read_cards(fy_ucx *engine, const unsigned char *all, const s
 {
     const fy_host *host = engine->host;
     size_t sum = 0;
+    engine->has_cuda = true;
     for (uint32_t rank = 0; rank < host->n_ranks; rank++) {
         if (lengths[rank] < 2) {
             return fy_fail(error, FERRY_ERR_EXCHANGE, "rank %u brings no address of UCX", rank);
         }
         engine->address_at[rank] = sum + 1;
-        engine->peers[rank].has_rdma = all[sum] != 0;
+        engine->peers[rank].has_rdma = (all[sum] & CARD_RDMA) != 0;
+        engine->has_cuda = engine->has_cuda && (all[sum] & CARD_CUDA) != 0;
         sum += lengths[rank];
     }
     engine->addresses = fy_alloc(sum, 1);
@@ -269,6 +295,7 @@ static void free_engine(fy_ucx *engine)
     if (engine->context != NULL) {
         ucp_cleanup(engine->context);
     }
+    fy_ucx_go_outside(engine);
     if (engine->peers != NULL) {
         for (uint32_t rank = 0; rank < engine->host->n_ranks; rank++) {
             fy_ucx_order_cleanup(&engine->peers[rank].order);
@@ -291,11 +318,13 @@ static void close_engine(void *state)
     fy_ucx_wake_close(engine);
     engine->is_closing = true;
     engine->is_dead = engine->is_dead || engine->host->state(engine->host, NULL) != FERRY_OK;
+    fy_ucx_go_inside(engine);
     if (engine->worker != NULL) {
         fy_ucx_peers_close(engine);
         if (engine->is_stuck) { /* to destroy it could end the process */
             engine->host->log(FERRY_LOG_WARN, "ucx: a peer takes nothing any more in the middle of "
                                               "connecting: UCX's worker is left behind");
+            fy_ucx_go_outside(engine);
             return;
         }
         ucp_worker_destroy(engine->worker);
@@ -339,6 +368,20 @@ static uint32_t capabilities(void *state, uint32_t peer)
            (engine->is_watched ? FERRY_CAN_TARGET_PROGRESS : 0u);
 }
 
+/* Between ranks all of which have it, for what a region is made known to is asked once for all. */
+static uint32_t reach(void *state, uint32_t peer, uint32_t source_kind, uint32_t target_kind)
+{
+    const fy_ucx *engine = state;
+    bool is_known = (source_kind == FERRY_MEMORY_HOST || source_kind == FERRY_MEMORY_CUDA) &&
+                    (target_kind == FERRY_MEMORY_HOST || target_kind == FERRY_MEMORY_CUDA);
+    bool has_it = engine != NULL ? engine->has_cuda : atomic_load(&process_has_cuda);
+    if (!is_known || !has_it) {
+        return UINT32_MAX;
+    }
+    return engine != NULL ? capabilities(state, peer)
+                          : FERRY_CAN_REMOTE_USER_MEMORY | FERRY_CAN_GET;
+}
+
 static const fy_engine table = {
     .abi = FY_ENGINE_ABI,
     .name = "ucx",
@@ -347,11 +390,14 @@ static const fy_engine table = {
     .open = open_engine,
     .close = close_engine,
     .capabilities = capabilities,
+    .reach = reach,
     .attach = fy_ucx_attach,
     .release = fy_ucx_release,
     .export_key = fy_ucx_export_key,
     .put = fy_ucx_put,
     .get = fy_ucx_get,
+    .put_from = fy_ucx_put_from,
+    .get_into = fy_ucx_get_into,
     .flush = fy_ucx_flush,
     .progress = fy_ucx_progress,
     .sleep_ns = fy_ucx_sleep_ns,

@@ -38,6 +38,8 @@ fy_ucx_op *fy_ucx_op_new(fy_ucx *engine, uint32_t peer, fy_ucx_role role)
     op->bytes = 0;
     op->body = NULL;
     op->region = NULL;
+    op->kind = FERRY_MEMORY_HOST;
+    op->must_meet = false;
     op->header.source = engine->host->rank;
     op->header.after = FY_UCX_NOTHING;
     return op;

@@ -177,6 +177,33 @@ static bool end_requests(fy_ucx *engine, void **requests, int64_t until_ns)
     }
 }
 
+/* Whether UCX may have copies under way in memory that the CPU does not touch. */
+static bool has_far_ops(const fy_ucx *engine)
+{
+    for (size_t i = 0; i < engine->n_chunks * FY_UCX_CHUNK; i++) {
+        const fy_ucx_op *op = &engine->chunks[i / FY_UCX_CHUNK][i % FY_UCX_CHUNK];
+        if (op->role != 0 && op->role != FY_UCX_WAITING && op->kind != FERRY_MEMORY_HOST) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/*
+ * A copy that UCX has put on a stream of its own goes on without the worker, and nobody else can
+ * ask whether it is done. So the worker is run once more, for long enough that those are.
+ */
+static void settle_far(fy_ucx *engine)
+{
+    int64_t until_ns = fy_ucx_now_ns() + CUT_NS;
+    while (!engine->has_settled && has_far_ops(engine) && fy_ucx_now_ns() < until_ns) {
+        if (ucp_worker_progress(engine->worker) == 0) {
+            nap();
+        }
+    }
+    engine->has_settled = true;
+}
+
 /* Of requests that did not come to an end. */
 static void free_requests(fy_ucx *engine)
 {
@@ -254,6 +281,7 @@ void fy_ucx_cut(fy_ucx *engine)
     void **requests = engine->closing;
     bool owes = engine->is_stuck;
     engine->is_dead = true;
+    settle_far(engine);
     for (uint32_t rank = 0; rank < engine->host->n_ranks; rank++) {
         fy_ucx_peer *peer = &engine->peers[rank];
         ucp_request_param_t params = {.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS};

@@ -112,7 +112,7 @@ static void on_received(void *request, ucs_status_t status, size_t length, void 
     fy_ucx_finish(context, status);
 }
 
-/* Receives a rendezvous into place; op is finished by that. */
+/* Receives a rendezvous into place, memory of op's kind; op is finished by that. */
 static ucs_status_t receive_into(const message *m, void *place, fy_ucx_op *op)
 {
     ucp_request_param_t params = {
@@ -120,7 +120,7 @@ static ucs_status_t receive_into(const message *m, void *place, fy_ucx_op *op)
                         UCP_OP_ATTR_FIELD_MEMORY_TYPE,
         .cb = {.recv_am = on_received},
         .user_data = op,
-        .memory_type = UCS_MEMORY_TYPE_HOST,
+        .memory_type = fy_ucx_memory_type(op->kind),
     };
     ucs_status_ptr_t request =
         ucp_am_recv_data_nbx(m->engine->worker, m->data, place, m->bytes, &params);
@@ -170,6 +170,11 @@ static ucs_status_t on_put(const message *m)
             return UCS_OK;
         }
     }
+    /* The CPU writes to no other memory than the host's. */
+    if (place != NULL && !m->is_rendezvous && !fy_is_host(region->view.space)) {
+        break_protocol(m->engine, header->source);
+        return UCS_OK;
+    }
     if (!place_in_order(m)) {
         return UCS_OK;
     }
@@ -181,6 +186,7 @@ static ucs_status_t on_put(const message *m)
         }
         op->region = region;
         op->number = header->number;
+        op->kind = region->view.space.kind;
         region->busy++;
         return receive_into(m, place, op);
     }
@@ -218,6 +224,8 @@ static ucs_status_t on_get(const message *m)
         op->region = region;
         op->body = place;
         op->bytes = header->value;
+        op->kind = region->view.space.kind;
+        op->must_meet = op->kind != FERRY_MEMORY_HOST || header->after != 0;
         region->busy++;
     }
     return UCS_OK;
@@ -226,7 +234,8 @@ static ucs_status_t on_get(const message *m)
 static ucs_status_t on_got(const message *m)
 {
     fy_ucx_op *op = fy_ucx_op_find(m->engine, m->header->number, m->header->source, FY_UCX_WAITING);
-    if (op == NULL || op->bytes != m->bytes) {
+    bool may_copy = op != NULL && op->kind == FERRY_MEMORY_HOST;
+    if (op == NULL || op->bytes != m->bytes || (!m->is_rendezvous && !may_copy)) {
         fy_ucx_lose(m->engine, m->header->source, "rank %u answers what was not asked",
                     m->header->source);
         return UCS_OK;

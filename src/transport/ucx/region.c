@@ -32,7 +32,8 @@ ferry_status fy_ucx_attach(void *state, const fy_region_view *view, void **attac
         fy_ucx_region **bucket = &engine->regions[bucket_of(view->id)];
         region->next = *bucket;
         *bucket = region;
-        if (is_used_by_rma(engine)) {
+        fy_ucx_use(engine, view->space);
+        if (is_used_by_rma(engine) && fy_is_host(view->space)) {
             fy_ucx_disarm(engine);
             (void)fy_ucx_region_map(engine, region); /* else messages reach it */
         }

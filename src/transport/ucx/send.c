@@ -41,7 +41,7 @@ static ucp_request_param_t params_of(fy_ucx_op *op)
                         UCP_OP_ATTR_FIELD_MEMORY_TYPE,
         .cb = {.send = on_sent},
         .user_data = op,
-        .memory_type = UCS_MEMORY_TYPE_HOST,
+        .memory_type = fy_ucx_memory_type(op->kind),
     };
 }
 
@@ -59,7 +59,10 @@ static void send_now(fy_ucx_op *op)
     ucp_request_param_t params = params_of(op);
     /* Left alone UCX sends more eagerly, for receivers that do not copy; here that is a copy more.
      */
-    if (!peer->is_fast && op->engine->may_choose) {
+    if (op->must_meet) {
+        params.op_attr_mask |= UCP_OP_ATTR_FIELD_FLAGS;
+        params.flags = UCP_AM_SEND_FLAG_RNDV;
+    } else if (!peer->is_fast && op->engine->may_choose) {
         params.op_attr_mask |= UCP_OP_ATTR_FIELD_FLAGS;
         params.flags = op->bytes <= EAGER_BYTES ? UCP_AM_SEND_FLAG_EAGER : UCP_AM_SEND_FLAG_RNDV;
     }
@@ -157,9 +160,22 @@ bool fy_ucx_has_room(void *state, uint32_t rank)
     return room;
 }
 
+/* Bytes of the caller's: where they come from, or go to. */
+typedef struct piece {
+    unsigned char *at;
+    uint64_t bytes;
+    uint32_t kind; /* of memory */
+} piece;
+
+/* Whether the CPU of either side must not touch what is moved. */
+static bool is_far(const fy_ucx_region *region, const piece *body)
+{
+    return body->kind != FERRY_MEMORY_HOST || !fy_is_host(region->view.space);
+}
+
 /* A new op that counts in the window of its peer. */
-static ferry_status new_op(fy_ucx *engine, uint32_t rank, fy_ucx_role role, void *body,
-                           uint64_t bytes, fy_ucx_op **op_out, ferry_error *error)
+static ferry_status new_op(fy_ucx *engine, uint32_t rank, fy_ucx_role role, const piece *body,
+                           fy_ucx_op **op_out, ferry_error *error)
 {
     fy_ucx_peer *peer = &engine->peers[rank];
     if (!engine->hurries && !has_room(engine, rank)) {
@@ -167,10 +183,11 @@ static ferry_status new_op(fy_ucx *engine, uint32_t rank, fy_ucx_role role, void
     }
     fy_ucx_op *op = fy_ucx_op_new(engine, rank, role);
     FY_TRY(fy_check_memory(op != NULL, "an operation of the ucx engine", error));
-    op->body = body;
-    op->bytes = bytes;
+    op->body = body->at;
+    op->bytes = body->bytes;
+    op->kind = body->kind;
     peer->n_sending++;
-    peer->sending_bytes += bytes;
+    peer->sending_bytes += body->bytes;
     *op_out = op;
     return FERRY_OK;
 }
@@ -241,11 +258,11 @@ static ferry_status find_key(fy_ucx *engine, uint32_t rank, fy_ucx_region *regio
 }
 
 /* Where RMA can reach it: *key_out; where messages must: NULL. */
-static ferry_status choose(fy_ucx *engine, uint32_t rank, fy_ucx_region *region, uint64_t bytes,
+static ferry_status choose(fy_ucx *engine, uint32_t rank, fy_ucx_region *region, const piece *body,
                            fy_ucx_key **key_out, ferry_error *error)
 {
     fy_ucx_key *key = NULL;
-    if (engine->peers[rank].uses_rma && bytes > SMALL_BYTES) {
+    if (engine->peers[rank].uses_rma && body->bytes > SMALL_BYTES && !is_far(region, body)) {
         FY_TRY(find_key(engine, rank, region, &key, error));
         key = key == NULL || key->rkey == NULL ? NULL : key;
     }
@@ -261,11 +278,12 @@ static void name_place(fy_ucx_op *op, uint16_t kind, const fy_ucx_region *region
 }
 
 static ferry_status put_by_message(fy_ucx *engine, uint32_t rank, const fy_ucx_region *region,
-                                   uint64_t offset, void *source, uint64_t bytes,
-                                   const fy_signal_view *signal, ferry_error *error)
+                                   uint64_t offset, const piece *body, const fy_signal_view *signal,
+                                   ferry_error *error)
 {
     fy_ucx_op *op;
-    FY_TRY(new_op(engine, rank, FY_UCX_SENDING, source, bytes, &op, error));
+    FY_TRY(new_op(engine, rank, FY_UCX_SENDING, body, &op, error));
+    op->must_meet = body->bytes > 0 && is_far(region, body);
     name_place(op, FY_UCX_PUT, region, offset);
     if (signal == NULL) {
         fy_ucx_send(op);
@@ -283,27 +301,38 @@ static ferry_status put_by_message(fy_ucx *engine, uint32_t rank, const fy_ucx_r
 }
 
 static ferry_status move_by_rma(fy_ucx *engine, uint32_t rank, fy_ucx_key *key, uint64_t offset,
-                                void *body, uint64_t bytes, fy_ucx_role role, ferry_error *error)
+                                const piece *body, fy_ucx_role role, ferry_error *error)
 {
     fy_ucx_peer *peer = &engine->peers[rank];
     fy_ucx_op *op;
-    FY_TRY(new_op(engine, rank, role, body, bytes, &op, error));
+    FY_TRY(new_op(engine, rank, role, body, &op, error));
     ucp_request_param_t params = params_of(op);
     ucs_status_ptr_t request;
     if (role == FY_UCX_WRITING) {
         peer->has_unflushed = true;
-        request = ucp_put_nbx(peer->ep, body, bytes, key->base + offset, key->rkey, &params);
+        request =
+            ucp_put_nbx(peer->ep, body->at, body->bytes, key->base + offset, key->rkey, &params);
     } else {
-        request = ucp_get_nbx(peer->ep, body, bytes, key->base + offset, key->rkey, &params);
+        request =
+            ucp_get_nbx(peer->ep, body->at, body->bytes, key->base + offset, key->rkey, &params);
     }
     settle_request(op, request);
     return FERRY_OK;
 }
 
-static uint64_t piece_of(const fy_ucx_peer *peer, uint64_t left)
+static piece first_of(const fy_ucx_peer *peer, const piece *all)
 {
     uint64_t most = peer->is_fast ? PIECE_BYTES : TCP_PIECE_BYTES;
-    return left < most ? left : most;
+    piece first = *all;
+    first.bytes = all->bytes < most ? all->bytes : most;
+    return first;
+}
+
+static void go_on(piece *left, uint64_t *offset, const piece *done)
+{
+    left->at += done->bytes;
+    left->bytes -= done->bytes;
+    *offset += done->bytes;
 }
 
 static ferry_status begin(fy_ucx *engine, uint32_t rank, ferry_error *error)
@@ -314,46 +343,64 @@ static ferry_status begin(fy_ucx *engine, uint32_t rank, ferry_error *error)
     return FERRY_OK;
 }
 
+/* Under the mutex. */
+static ferry_status put(fy_ucx *engine, uint32_t rank, fy_ucx_region *region, uint64_t offset,
+                        piece left, const fy_signal_view *signal, ferry_error *error)
+{
+    fy_ucx_key *key = NULL;
+    const piece nothing = {.kind = FERRY_MEMORY_HOST};
+    ferry_status status = begin(engine, rank, error);
+    FY_THEN(status, choose(engine, rank, region, &left, &key, error));
+    while (status == FERRY_OK && left.bytes > 0) {
+        piece first = first_of(&engine->peers[rank], &left);
+        bool is_last = first.bytes == left.bytes;
+        if (key != NULL) {
+            status = move_by_rma(engine, rank, key, offset, &first, FY_UCX_WRITING, error);
+        } else {
+            status = put_by_message(engine, rank, region, offset, &first, is_last ? signal : NULL,
+                                    error);
+        }
+        go_on(&left, &offset, &first);
+        signal = is_last && key == NULL ? NULL : signal;
+    }
+    if (status == FERRY_OK && signal != NULL) {
+        status = put_by_message(engine, rank, region, 0, &nothing, signal, error);
+    }
+    return status;
+}
+
 ferry_status fy_ucx_put(void *state, uint32_t rank, const fy_region_view *view, void *attachment,
                         uint64_t offset, const void *source, uint64_t bytes,
                         const fy_signal_view *signal, ferry_error *error)
 {
     (void)view;
     fy_ucx *engine = state;
-    fy_ucx_region *region = attachment;
-    unsigned char *from = (unsigned char *)(uintptr_t)source;
-    fy_ucx_key *key = NULL;
-
+    const piece all = {(unsigned char *)(uintptr_t)source, bytes, FERRY_MEMORY_HOST};
     fy_ucx_enter(engine);
-    ferry_status status = begin(engine, rank, error);
-    FY_THEN(status, choose(engine, rank, region, bytes, &key, error));
-    while (status == FERRY_OK && bytes > 0) {
-        uint64_t piece = piece_of(&engine->peers[rank], bytes);
-        bool is_last = piece == bytes;
-        if (key != NULL) {
-            status = move_by_rma(engine, rank, key, offset, from, piece, FY_UCX_WRITING, error);
-        } else {
-            status = put_by_message(engine, rank, region, offset, from, piece,
-                                    is_last ? signal : NULL, error);
-        }
-        from += piece;
-        offset += piece;
-        bytes -= piece;
-        signal = is_last && key == NULL ? NULL : signal;
-    }
-    if (status == FERRY_OK && signal != NULL) {
-        status = put_by_message(engine, rank, region, 0, NULL, 0, signal, error);
-    }
+    ferry_status status = put(engine, rank, attachment, offset, all, signal, error);
+    fy_ucx_leave(engine);
+    return status;
+}
+
+ferry_status fy_ucx_put_from(void *state, uint32_t rank, const fy_region_view *view,
+                             void *attachment, uint64_t offset, const ferry_buffer *source,
+                             const fy_signal_view *signal, ferry_error *error)
+{
+    (void)view;
+    fy_ucx *engine = state;
+    const piece all = {source->base, source->bytes, source->kind};
+    fy_ucx_enter(engine);
+    fy_ucx_use(engine, fy_space_of(source));
+    ferry_status status = put(engine, rank, attachment, offset, all, signal, error);
     fy_ucx_leave(engine);
     return status;
 }
 
 static ferry_status get_by_message(fy_ucx *engine, uint32_t rank, const fy_ucx_region *region,
-                                   uint64_t offset, void *target, uint64_t bytes,
-                                   ferry_error *error)
+                                   uint64_t offset, const piece *body, ferry_error *error)
 {
     fy_ucx_op *op;
-    FY_TRY(new_op(engine, rank, FY_UCX_WAITING, target, bytes, &op, error));
+    FY_TRY(new_op(engine, rank, FY_UCX_WAITING, body, &op, error));
     fy_ucx_op *message = fy_ucx_op_new(engine, rank, FY_UCX_REPLYING);
     if (message == NULL) {
         take_back(op);
@@ -361,10 +408,30 @@ static ferry_status get_by_message(fy_ucx *engine, uint32_t rank, const fy_ucx_r
     }
     engine->peers[rank].n_waiting++;
     name_place(message, FY_UCX_GET, region, offset);
+    message->header.after = is_far(region, body);
     message->header.number = op->index;
-    message->header.value = bytes;
+    message->header.value = body->bytes;
     fy_ucx_send(message);
     return FERRY_OK;
+}
+
+/* Under the mutex. */
+static ferry_status get(fy_ucx *engine, uint32_t rank, fy_ucx_region *region, uint64_t offset,
+                        piece left, ferry_error *error)
+{
+    fy_ucx_key *key = NULL;
+    ferry_status status = begin(engine, rank, error);
+    FY_THEN(status, choose(engine, rank, region, &left, &key, error));
+    while (status == FERRY_OK && left.bytes > 0) {
+        piece first = first_of(&engine->peers[rank], &left);
+        if (key != NULL) {
+            status = move_by_rma(engine, rank, key, offset, &first, FY_UCX_READING, error);
+        } else {
+            status = get_by_message(engine, rank, region, offset, &first, error);
+        }
+        go_on(&left, &offset, &first);
+    }
+    return status;
 }
 
 ferry_status fy_ucx_get(void *state, uint32_t rank, const fy_region_view *view, void *attachment,
@@ -372,24 +439,23 @@ ferry_status fy_ucx_get(void *state, uint32_t rank, const fy_region_view *view, 
 {
     (void)view;
     fy_ucx *engine = state;
-    fy_ucx_region *region = attachment;
-    unsigned char *to = target;
-    fy_ucx_key *key = NULL;
-
+    const piece all = {target, bytes, FERRY_MEMORY_HOST};
     fy_ucx_enter(engine);
-    ferry_status status = begin(engine, rank, error);
-    FY_THEN(status, choose(engine, rank, region, bytes, &key, error));
-    while (status == FERRY_OK && bytes > 0) {
-        uint64_t piece = piece_of(&engine->peers[rank], bytes);
-        if (key != NULL) {
-            status = move_by_rma(engine, rank, key, offset, to, piece, FY_UCX_READING, error);
-        } else {
-            status = get_by_message(engine, rank, region, offset, to, piece, error);
-        }
-        to += piece;
-        offset += piece;
-        bytes -= piece;
-    }
+    ferry_status status = get(engine, rank, attachment, offset, all, error);
+    fy_ucx_leave(engine);
+    return status;
+}
+
+ferry_status fy_ucx_get_into(void *state, uint32_t rank, const fy_region_view *view,
+                             void *attachment, uint64_t offset, const ferry_buffer *target,
+                             ferry_error *error)
+{
+    (void)view;
+    fy_ucx *engine = state;
+    const piece all = {target->base, target->bytes, target->kind};
+    fy_ucx_enter(engine);
+    fy_ucx_use(engine, fy_space_of(target));
+    ferry_status status = get(engine, rank, attachment, offset, all, error);
     fy_ucx_leave(engine);
     return status;
 }
@@ -421,7 +487,8 @@ static void pack_key(fy_ucx *engine, fy_ucx_op *op)
     fy_ucx_region *region = fy_ucx_region_find(engine, op->header.region);
     void *packed;
     size_t bytes;
-    if (region != NULL && fy_ucx_region_map(engine, region) == FERRY_OK &&
+    if (region != NULL && fy_is_host(region->view.space) &&
+        fy_ucx_region_map(engine, region) == FERRY_OK &&
         ucp_rkey_pack(engine->context, region->memory, &packed, &bytes) == UCS_OK) {
         op->body = packed;
         op->bytes = bytes;

@@ -18,6 +18,11 @@
  *             Small puts and all signals are messages here too; a signal leaves when the puts
  *             before it have been flushed.
  *
+ * Memory of CUDA devices, where UCX has it on all ranks, goes by messages whose bodies are
+ * rendezvous, with UCX's name for the kind of memory on either side: UCX then registers it with the
+ * card, or stages it, as it finds best, and a signal waits for it as for all that is received.
+ * UCX wants a context to be current on every thread that calls it: see fy_ucx_go_inside.
+ *
  * One mutex guards a state: calls of the library's come from one thread at a time, but the watcher
  * thread runs the worker as well (wake.c). What may call back into the library's world (ring, lost)
  * is collected under the mutex and done after it is released.
@@ -70,6 +75,8 @@ struct fy_ucx_op {
     void *body;
     fy_ucx_region *region;
     uint64_t number; /* of a PUT that is being received */
+    uint32_t kind;   /* of the body's memory, a ferry_memory_kind */
+    bool must_meet;  /* the body goes as a rendezvous, whatever its length */
     fy_ucx_header header;
 };
 
@@ -140,6 +147,8 @@ struct fy_ucx {
     bool has_mutex;
     bool hurries;    /* puts do not wait */
     bool is_closing; /* what breaks now is no news */
+    bool has_module; /* UCX has its module for CUDA here */
+    bool has_cuda;   /* UCX reads and writes memory of CUDA devices, on all ranks */
     bool is_stuck;   /* what must end before the worker is destroyed does not */
     bool is_dead;    /* the world has failed or is about to: the worker runs no more */
     fy_ucx_peer *peers;
@@ -153,6 +162,9 @@ struct fy_ucx {
     void **closing; /* a request per peer, for close */
     fy_ucx_news news;
 
+    bool is_inside;   /* of a CUDA device, on the thread that has the mutex */
+    bool has_settled; /* what UCX had begun in such memory when the world failed */
+
     /* wake.c */
     int gate;  /* an epoll set around UCX's own descriptor, or -1 */
     int timer; /* or -1 */
@@ -164,6 +176,12 @@ struct fy_ucx {
     uint64_t n_calls_at_tick;
     int64_t worked_ns; /* when the worker last had something to do */
 };
+
+/* UCX's name for a kind of memory. */
+static inline ucs_memory_type_t fy_ucx_memory_type(uint32_t kind)
+{
+    return kind == FERRY_MEMORY_CUDA ? UCS_MEMORY_TYPE_CUDA : UCS_MEMORY_TYPE_HOST;
+}
 
 /* -- op.c: the pool and queues */
 fy_ucx_op *fy_ucx_op_new(fy_ucx *engine, uint32_t peer, fy_ucx_role role); /* NULL: no memory */
@@ -181,6 +199,15 @@ ferry_status fy_ucx_wake_open(fy_ucx *engine, ferry_error *error);
 void fy_ucx_wake_close(fy_ucx *engine);
 void fy_ucx_enter(fy_ucx *engine); /* as a call of the library's */
 void fy_ucx_leave(fy_ucx *engine);
+/*
+ * UCX is called with the context of a CUDA device current wherever the process uses one: any will
+ * do, as UCX finds out for itself whose memory is whose, but without one its copies come to no end.
+ * Calls with the mutex are inside; these two are for those without, at the beginning and the end.
+ */
+void fy_ucx_go_inside(fy_ucx *engine);
+void fy_ucx_go_outside(fy_ucx *engine);
+/* Under the mutex: memory of that space will be used, of a device that may not have been so far. */
+void fy_ucx_use(fy_ucx *engine, fy_space space);
 /* Under the mutex: something is about to be sent. */
 void fy_ucx_disarm(fy_ucx *engine);
 /* Under the mutex: runs the worker until it has nothing to do; true if anything happened. */
@@ -230,6 +257,12 @@ ferry_status fy_ucx_put(void *state, uint32_t peer, const fy_region_view *view, 
                         const fy_signal_view *signal, ferry_error *error);
 ferry_status fy_ucx_get(void *state, uint32_t peer, const fy_region_view *view, void *attachment,
                         uint64_t offset, void *target, uint64_t bytes, ferry_error *error);
+ferry_status fy_ucx_put_from(void *state, uint32_t peer, const fy_region_view *view,
+                             void *attachment, uint64_t offset, const ferry_buffer *source,
+                             const fy_signal_view *signal, ferry_error *error);
+ferry_status fy_ucx_get_into(void *state, uint32_t peer, const fy_region_view *view,
+                             void *attachment, uint64_t offset, const ferry_buffer *target,
+                             ferry_error *error);
 /*
  * Under the mutex: sends a message whose header is filled, or keeps it until the connection is
  * made; the op is no longer the caller's.

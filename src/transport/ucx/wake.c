@@ -48,6 +48,34 @@ int64_t fy_ucx_now_ns(void)
     return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
 }
 
+/* A device that is lost cannot be entered: UCX then says what fails. */
+static void enter_device(fy_ucx *engine, int32_t device)
+{
+    const fy_memory_kind *cuda =
+        engine->has_module ? engine->host->memory(FERRY_MEMORY_CUDA) : NULL;
+    engine->is_inside = cuda != NULL && cuda->enter(device, NULL) == FERRY_OK;
+}
+
+void fy_ucx_go_inside(fy_ucx *engine)
+{
+    enter_device(engine, -1);
+}
+
+void fy_ucx_go_outside(fy_ucx *engine)
+{
+    if (engine->is_inside) {
+        engine->is_inside = false;
+        engine->host->memory(FERRY_MEMORY_CUDA)->leave();
+    }
+}
+
+void fy_ucx_use(fy_ucx *engine, fy_space space)
+{
+    if (!fy_is_host(space) && !engine->is_inside) {
+        enter_device(engine, space.device);
+    }
+}
+
 static void set_timer(fy_ucx *engine, long first_ns, long each_ns)
 {
     struct itimerspec spec = {.it_value = {.tv_nsec = first_ns},
@@ -118,6 +146,7 @@ void fy_ucx_enter(fy_ucx *engine)
 {
     pthread_mutex_lock(&engine->mutex);
     engine->n_calls++;
+    fy_ucx_go_inside(engine);
 }
 
 void fy_ucx_leave(fy_ucx *engine)
@@ -128,6 +157,7 @@ void fy_ucx_leave(fy_ucx *engine)
     bool has_loss = news->has_loss;
     news->is_changed = false;
     news->has_loss = false;
+    fy_ucx_go_outside(engine);
     pthread_mutex_unlock(&engine->mutex);
     if (is_changed) {
         host->ring(host);
@@ -166,7 +196,11 @@ static bool enter_briefly(fy_ucx *engine)
         until.tv_sec++;
         until.tv_nsec -= 1000000000;
     }
-    return pthread_mutex_timedlock(&engine->mutex, &until) == 0;
+    bool has_it = pthread_mutex_timedlock(&engine->mutex, &until) == 0;
+    if (has_it) {
+        fy_ucx_go_inside(engine);
+    }
+    return has_it;
 }
 
 static void on_event(void *context)

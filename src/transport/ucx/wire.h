@@ -13,7 +13,7 @@
 typedef struct fy_ucx_header {
     uint32_t source; /* rank */
     uint16_t kind;   /* fy_ucx_kind */
-    uint16_t after;  /* fy_ucx_after, of a PUT */
+    uint16_t after;  /* fy_ucx_after, of a PUT; of a GET 1: its GOT must be a rendezvous */
     uint64_t number; /* of a PUT: its place in the order; else which question this answers */
     uint64_t region;
     uint64_t offset;
