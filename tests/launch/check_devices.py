@@ -20,7 +20,7 @@ import cases
 from cases import ask, good
 
 HERE = Path(__file__).resolve().parent
-STANDIN = ""
+STANDIN = UCX = ""
 FOLDER = Path()
 
 
@@ -335,6 +335,20 @@ def case_info():
         assert len(said) == 2 and all(re.search(r"; nccl \d+\.\d+\.\d+$", text) for text in said), said
 
 
+def case_ways_of_ucx():
+    """UCX reads and writes memory of devices itself where it says so, and elsewhere it is staged."""
+    for has_it, tls in ((True, "tcp,cuda_copy"), (False, "tcp")) if UCX else ():
+        env = environment("cuda", UCX_TLS=tls)
+        env["LD_LIBRARY_PATH"] = f"{UCX}:{env['LD_LIBRARY_PATH']}"
+        puts = json.loads(good("info", "--json", "--no-measure", env=env))["puts"]
+        ways = {(put["source"], put["target"]): put["way"] for put in puts if put["peer"] == "remote"}
+        wanted = ("direct", "direct", "direct") if has_it else ("none", "staged", "none")
+        assert (ways["host", "cuda"], ways["cuda", "host"], ways["cuda", "cuda"]) == wanted, (tls, ways)
+        about = json.loads(good("run", write(), "--json", "--iterations", "3", "--verify", "each",
+                                "--memory", "cuda", "--transport", "ucx", env=env))
+        assert about["paths"]["staged"] > 0, about["paths"]
+
+
 def case_no_driver():
     """One sentence, whoever asks; where there is no plugin it says so."""
     for words in (("run", write()), ("run", write(), "--transport", "inproc"), ("bench", "copy"),
@@ -485,13 +499,14 @@ def case_wrong_usage():
 
 
 def main():
-    global STANDIN, FOLDER
+    global STANDIN, UCX, FOLDER
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--ferry", required=True)
     parser.add_argument("--standin", default="")
+    parser.add_argument("--ucx", default="", help="folders of a UCX that has memory of CUDA devices")
     parser.add_argument("--only", default="")
     arguments = parser.parse_args()
-    cases.FERRY, STANDIN = os.path.realpath(arguments.ferry), arguments.standin
+    cases.FERRY, STANDIN, UCX = os.path.realpath(arguments.ferry), arguments.standin, arguments.ucx
     chosen = cases.chosen(globals(), arguments.only)
     with tempfile.TemporaryDirectory() as folder:
         FOLDER = Path(folder)
