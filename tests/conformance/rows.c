@@ -31,7 +31,7 @@ static const engine_row rows[] = {
     {"ucx_reorder", "reorder=7:ucx", "ucx", false, {"UCX_TLS=tcp"}},
     {"ucx_rma", "ucx", "ucx", false, {"FERRY_UCX_MODE=rma", "UCX_TLS=self,sm,tcp"}},
     {"ucx_cuda", "ucx", "ucx", false, {"UCX_TLS=tcp,cuda_copy"}},
-    {"ucx_cuda_sm", "ucx", "ucx", false, {"UCX_TLS=self,sm,cuda_copy"}},
+    {"ucx_cuda_sm", "ucx", "ucx", false, {"FERRY_UCX_MODE=rma", "UCX_TLS=self,sm,cuda_copy"}},
     {"ucx_late", "ucx", "ucx", false, {"FERRY_UCX_MODE=rma", "UCX_TLS=self,sm,tcp"}},
     {"mixed", "", "ucx", false, {"UCX_TLS=tcp"}},
     {"nvshmem", "nvshmem", "nvshmem", false, {NULL}},
