@@ -54,7 +54,8 @@ static bool has_reach(const rank_context *me)
 /* Where the stand-in has no handles there is memory that cannot be opened. */
 static bool is_unnamed(const rank_context *me)
 {
-    return has_reach(me) && !is_direct(me) && !me->engine->threads && getenv("STANDIN_NO_IPC") != NULL;
+    return has_reach(me) && !is_direct(me) && !me->engine->threads &&
+           getenv("STANDIN_NO_IPC") != NULL;
 }
 
 /* With the name of the kind between them; as long as the thread asks for no others. */

@@ -4,20 +4,27 @@
  * regions are the engine's, and UCX is not there. The input is messages, each with the length of
  * its header and of its body. A header is the next bytes laid over one that makes sense, as often
  * as not, so that more than nonsense is tried. What is written lies in the region; nobody waits for
- * what was not asked.
+ * what was not asked. A second region is a device's: the CPU neither reads nor writes it.
  */
 #include "fuzz.h"
 
 #include "transport/ucx/ucx.h"
 
 #include <stdarg.h>
+#include <sys/mman.h>
 
-enum { N_RANKS = 3, REGION_BYTES = 256, REGION_ID = 4, N_MESSAGES = 64 };
+enum { N_RANKS = 3, REGION_BYTES = 256, REGION_ID = 4, FAR_ID = 6, N_MESSAGES = 64 };
 
 static ucp_am_recv_callback_t on_message;
 static bool is_lost;
 static fy_ucx_peer peers[N_RANKS];
 static fy_ucx engine;
+static unsigned char *far; /* behind a lock */
+
+static bool is_far(const void *at)
+{
+    return (uintptr_t)at - (uintptr_t)far < REGION_BYTES;
+}
 
 /* What a rendezvous is received into, or a message sent from, is done at once. */
 ucs_status_t ucp_worker_set_am_recv_handler(ucp_worker_h worker,
@@ -31,8 +38,11 @@ ucs_status_t ucp_worker_set_am_recv_handler(ucp_worker_h worker,
 ucs_status_ptr_t ucp_am_recv_data_nbx(ucp_worker_h worker, void *data, void *buffer, size_t count,
                                       const ucp_request_param_t *param)
 {
-    (void)worker, (void)param;
-    memcpy(buffer, data, count);
+    (void)worker;
+    promise(is_far(buffer) == (param->memory_type == UCS_MEMORY_TYPE_CUDA));
+    if (!is_far(buffer)) {
+        memcpy(buffer, data, count);
+    }
     return NULL;
 }
 
@@ -186,7 +196,9 @@ static void drop_jobs(void)
     static volatile unsigned sum;
     for (fy_ucx_op *op = fy_ucx_dequeue(&engine.jobs); op != NULL;
          op = fy_ucx_dequeue(&engine.jobs)) {
-        for (uint64_t i = 0; i < op->bytes; i++) {
+        bool goes_far = op->bytes > 0 && is_far(op->body);
+        promise(!goes_far || (op->kind == FERRY_MEMORY_CUDA && op->must_meet));
+        for (uint64_t i = 0; !goes_far && i < op->bytes; i++) {
             sum = sum + ((unsigned char *)op->body)[i];
         }
         fy_ucx_finish(op, UCS_OK);
@@ -228,7 +240,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     unsigned char *memory = (unsigned char *)guarded;
     unsigned char got[16];
     fy_host host;
-    void *region = NULL;
+    void *region = NULL, *far_region = NULL;
     fy_region_view view = {.kind = FY_REGION_SYMMETRIC,
                            .id = REGION_ID,
                            .base = memory + REGION_BYTES,
@@ -237,7 +249,17 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     uint64_t next = 0;
     memset(guarded, 0x5a, sizeof guarded);
     is_lost = false;
+    if (far == NULL) {
+        far = mmap(NULL, REGION_BYTES, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        promise(far != MAP_FAILED);
+    }
+    const fy_region_view far_view = {.kind = FY_REGION_REGISTERED,
+                                     .id = FAR_ID,
+                                     .base = far,
+                                     .bytes = REGION_BYTES,
+                                     .space = {.kind = FERRY_MEMORY_CUDA}};
     set_up(&view, &region, got, &host);
+    promise(fy_ucx_attach(&engine, &far_view, &far_region, NULL) == FERRY_OK);
     for (int i = 0; i < N_MESSAGES && end - at >= 3 && !is_lost; i++) {
         give(&at, end, &next);
     }
@@ -248,6 +270,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     promise(is_lost || peers[1].reached <= peers[1].next_number);
     engine.is_dead = true;
     fy_ucx_release(&engine, &view, region);
+    fy_ucx_release(&engine, &far_view, far_region);
     for (uint32_t r = 0; r < N_RANKS; r++) {
         fy_ucx_order_cleanup(&peers[r].order);
     }
