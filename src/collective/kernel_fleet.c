@@ -1,8 +1,8 @@
 /* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
 /*
- * Memory of a fleet: where all ranks have devices of their own in one machine, and these can write
- * and add up each other's memory by one access. Whatever keeps a rank from it, all hear of, and do
- * without; the log says why.
+ * Memory of fleets, one of each node: where all ranks of a node have devices of their own, and
+ * these can write and add up each other's memory by one access. Whatever keeps a rank from it, all
+ * ranks of all nodes hear of, and do without; the log says why.
  */
 #include "base/checked.h"
 #include "base/log.h"
@@ -23,16 +23,14 @@ fy_mix_fleet_word fy_mix_fleet_ask(const ferry_mixed_comm *comm, const fy_mix_de
     fy_mix_fleet_word word = {.can = 0};
     ferry_error why;
     ferry_status status;
-    if (t->world_size == 1) {
+    if (t->local_size == 1) {
         return word;
     }
-    if (t->inter_size > 1) {
-        status = fy_fail(&why, FERRY_ERR_UNSUPPORTED, "its ranks are on several nodes");
-    } else if (on->exec->fleets == NULL) {
+    if (on->exec->fleets == NULL) {
         status =
             fy_fail(&why, FERRY_ERR_UNSUPPORTED, "devices of kind %s have none", on->row->name);
     } else {
-        status = on->exec->fleets->ask(on->number, t->world_size, 1, &word.unit, &why);
+        status = on->exec->fleets->ask(on->number, t->local_size, 1, &word.unit, &why);
     }
     word.can = status == FERRY_OK;
     if (status != FERRY_OK) {
@@ -55,36 +53,47 @@ static ferry_status agree(ferry_mixed_comm *comm, ferry_status status, const fer
     return FERRY_OK;
 }
 
-/* What rank 0 says to the others. */
+/* What the first rank of a node says to its others. */
 typedef struct made_word {
     uint32_t can, spare;
     unsigned char handle[FY_FLEET_HANDLE_BYTES];
 } made_word;
 
-/* By rank 0, and then by the others. */
+static bool all_have_made(const ferry_mixed_comm *comm, const made_word *words)
+{
+    for (uint32_t i = 0; i < comm->world->n_ranks; i++) {
+        if (words[i].can == 0) {
+            return false;
+        }
+    }
+    return true;
+}
+
+/* By the first rank of each node, and then by its others. */
 static ferry_status make(ferry_mixed_comm *comm, const fy_mix_device *on, uint64_t bytes,
                          fy_mix_fleet *its, bool *all_out, ferry_error *error)
 {
     const fy_topology *t = &comm->program.topology;
+    uint32_t first = t->world_rank - t->local_rank;
     made_word own = {.can = 1};
     ferry_error why;
     ferry_status status = FERRY_OK;
     const void *all;
-    if (t->world_rank == 0) {
-        status = its->verbs->make(on->number, t->world_size, bytes, own.handle, &its->fleet, &why);
+    if (t->world_rank == first) {
+        status = its->verbs->make(on->number, t->local_size, bytes, own.handle, &its->fleet, &why);
         own.can = status == FERRY_OK;
     }
     FY_TRY(ferry_world_all_gather(comm->world, &own, sizeof own, &all, error));
-    const made_word *first = all;
-    if (first->can == 0) {
-        if (t->world_rank == 0) {
+    const made_word *words = all;
+    *all_out = all_have_made(comm, words);
+    if (!*all_out) {
+        if (status != FERRY_OK) {
             say(status, &why);
         }
-        *all_out = false;
         return FERRY_OK;
     }
-    if (t->world_rank != 0) {
-        status = its->verbs->join(on->number, bytes, first->handle, &its->fleet, &why);
+    if (t->world_rank != first) {
+        status = its->verbs->join(on->number, bytes, words[first].handle, &its->fleet, &why);
     }
     return agree(comm, status, &why, all_out, error);
 }

@@ -390,17 +390,19 @@ static ferry_status all_can(opening *o, bool *all_out, ferry_error *error)
     return FERRY_OK;
 }
 
-/* The largest unit of the ranks' devices; 0: some rank can be in no fleet, or two share a device.
+/*
+ * The largest unit of the ranks' devices; 0: some rank can be in no fleet, or two of a node share a
+ * device.
  */
 static uint64_t fleet_unit(const opening *o, const first_word *words)
 {
-    uint32_t n_ranks = o->comm->world->n_ranks;
+    uint32_t n_ranks = o->comm->world->n_ranks, n_local = o->comm->program.topology.local_size;
     uint64_t unit = 0;
     for (uint32_t i = 0; i < n_ranks; i++) {
         if (words[i].fleet.can == 0) {
             return 0;
         }
-        for (uint32_t k = 0; k < i; k++) {
+        for (uint32_t k = i - i % n_local; k < i; k++) {
             if (words[k].identity == words[i].identity) {
                 fy_log(FERRY_LOG_INFO,
                        "a mixed collective goes without multicast objects: ranks %u and %u share a "

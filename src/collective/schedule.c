@@ -186,13 +186,14 @@ static void number_senders(const fy_topology *t, fy_mix_schedule *schedule)
 }
 
 /*
- * Whether what a rank sums is of all ranks of the node, and no other rank sums the same: the order
- * of what is added up on the way is nobody's, so two ranks might come to different bits.
+ * Whether what a rank sums inside its node is of all ranks there, and no other one sums the same:
+ * the order of what is added up on the way is nobody's, so two ranks might come to different bits.
+ * Other nodes get the sum itself.
  */
 static bool may_add(const fy_topology *t, uint32_t op, uint32_t mode)
 {
     bool has_parts = fy_mix_mode_has_parts(mode);
-    if (t->inter_size > 1 || t->local_size == 1) {
+    if (t->local_size == 1) {
         return false;
     }
     return fy_mix_op_scatters(op) ? has_parts || t->local_tp == 1

@@ -7,7 +7,7 @@
 #include <stdint.h>
 
 /*
- * A fleet: devices of one machine, one of each rank, each with memory of its own and of the same
+ * A fleet: devices behind one switch, one of each rank, each with memory of its own and of the same
  * size. A kernel reaches its own at one address; at another one a store goes to the same place on
  * all devices, and a load brings the sum of what lies there on all of them, in an order of the
  * hardware's.

@@ -59,7 +59,7 @@ typedef struct fy_lanes_place {
 /*
  * Sources, added in their order, to one target or two. The piece: part `index` of `n` of the block,
  * and of that sub-part `sub` of `n_sub`, all cut at lines. Places of a fleet (fleet.h) are boxes at
- * its addresses: then source and target have the same type.
+ * its addresses: a source that is added up has its target's type.
  */
 typedef struct fy_lanes_sum {
     uint32_t n, index, n_sub, sub;

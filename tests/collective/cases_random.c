@@ -261,20 +261,25 @@ static ferry_mixed_work work_of(scene *c, const call *what)
 }
 
 /*
- * What is read inside the node. Where devices add up what a rank sums, all that comes of the others
- * is one sum for each piece, which is the message once, with the parts that others have summed.
+ * What is read inside the node. Where devices add up what a rank sums, what others have of it comes
+ * once, and not once of each: so parts that a rank does not write for others are those that it
+ * reads, and both together are all chunks of the node, d for each of its data-parallel groups, and
+ * the own message where its parts were summed by several.
  */
 static uint64_t read_by(const scene *c, const call *what, const ferry_mixed_work *work)
 {
+    const shape *s = &c->s;
     uint64_t message = what->rows * what->columns * dtype_bytes(c->options.dtype);
     bool scatters =
         what->op == FERRY_MIXED_REDUCE_SCATTER || what->op == FERRY_MIXED_REDUCE_SCATTER_ALL_REDUCE;
-    bool has_parts = what->mode == FERRY_MIXED_FUSED_BYTES1_MULTICAST;
+    bool has_parts = what->mode == FERRY_MIXED_FUSED_BYTES1_MULTICAST ||
+                     what->mode == FERRY_MIXED_FUSED_BYTES2_MULTICAST;
     bool is_waits = what->mode == FERRY_MIXED_FUSED_WAITS_MULTICAST;
-    bool adds = scatters ? has_parts || (is_waits && c->s.local_tp == 1)
-                         : has_parts && c->s.local_tp == c->s.l;
-    return device_has_multicast() && adds && c->s.n == 1 && c->s.w > 1 && !c->options.deterministic
-               ? message
+    bool adds =
+        scatters ? has_parts || (is_waits && s->local_tp == 1) : has_parts && s->local_tp == s->l;
+    uint64_t n_messages = (uint64_t)s->local_dp * s->inter_dp + (s->local_tp > 1);
+    return device_has_multicast() && adds && s->l > 1 && !c->options.deterministic
+               ? n_messages * message - work->inside_bytes_written
                : work->inside_bytes_read;
 }
 

@@ -3,7 +3,7 @@
 """Mixed collectives by multicast objects as a user sees them, on the stand-in for the driver: that they are used, why not
 where they are not, and what is left when calls fail or ranks die.
 
-    check_multicast.py --ferry PATH --ptx FILE [--only CASE]      FILE: of kernels for 8.0
+    check_multicast.py --ferry PATH --groups PATH --ptx FILE [--only CASE]      FILE: of kernels for 8.0; groups.c
 
 Prints the name of every failing case with its reason and exits 1.
 """
@@ -78,6 +78,60 @@ def case_runs():
         assert err.count(BY_OBJECTS) == ranks, (words, err)
 
 
+def groups(*words, ranks=4, program='exec "$0" "$@"', **more):
+    """The status, output and log of ranks that are processes in nodes of their choice; nothing is left open."""
+    with tempfile.NamedTemporaryFile() as leaks:
+        status, out, err = ferry("launch", "-n", str(ranks), "--", "sh", "-c", program, OPTIONS.groups, *words,
+                                 STANDIN_MULTICAST_LEAKS=leaks.name, **more)
+        left = pathlib.Path(leaks.name).read_text(encoding="utf-8")
+    assert left == "", (words, more, left, err)
+    return status, out, err
+
+
+def case_nodes():
+    """An object of each node, whose ranks have devices of their own; those of other nodes may have the same ones."""
+    for ranks, words in ((2, ("2", "1", "1", "f32")), (4, ("2", "2", "2", "bf16")), (4, ("2", "1", "2", "bf16")),
+                         (4, ("2", "2", "1", "bf16")), (4, ("2", "1", "1", "f32", "deterministic")),
+                         (4, ("2", "2", "2", "bf16", "deterministic")), (6, ("3", "3", "2", "f32")), (6, ("3", "1", "1", "bf16")),
+                         (8, ("2", "2", "2", "bf16")), (8, ("4", "4", "1", "bf16", "deterministic")), (8, ("4", "1", "2", "f32"))):
+        status, out, err = groups(*words, ranks=ranks)
+        assert status == 0 and out.count("by objects") == ranks and err.count(BY_OBJECTS) == ranks, (words, out, err)
+        status, out, err = groups(*words, ranks=ranks, STANDIN_DEVICES=words[0])
+        assert status == 0 and out.count("by objects") == ranks, (words, out, err)
+    status, out, err = groups("1", "1", "2", "f32")  # nobody to share with
+    assert status == 0 and out.count("in place") == 4 and BY_OBJECTS not in err and WITHOUT not in err, (out, err)
+    status, out, err = groups("4", "4", "2", "f32", ranks=8, STANDIN_DEVICES="3")
+    assert status == 0 and out.count("in place") == 8 and "share a device" in err, (out, err)
+
+
+def case_nodes_fail():
+    """A call fails on some rank of some node: no node has objects then, and all results are right."""
+    one = 'if [ $RANK = %d ]; then export STANDIN_FAIL=$CALL; fi; exec "$0" "$@"'
+    for name in CALLS:
+        for rank, number in ((2, 1), (3, 1), (3, 2), (2, 3), (1, 4)):
+            status, out, err = groups("2", "2", "2", "bf16", program=one % rank, CALL=f"{name}:{number}", FERRY_DEADLINE="10")
+            where = (name, rank, number, status, out, err)
+            assert status == 0 and len({line.split(": ")[1] for line in out.splitlines()}) == 1, where
+            assert ("by objects" in out) == (WITHOUT not in err and BY_OBJECTS in err), where
+            # There are so many of these calls on each rank, but for who makes an object and who is given one.
+            makes = name in ("cuMulticastCreate", "cuMemExportToShareableHandle")
+            has = rank == 2 if makes else rank != 2 if name == "cuMemImportFromShareableHandle" else True
+            assert number > 1 or not has or "by objects" not in out, where
+
+
+def case_nodes_killed():
+    """A rank that dies while objects are made is missed on all nodes, and nobody waits for its device."""
+    for name in ("cuMulticastGetGranularity:1", "cuMemImportFromShareableHandle:1", "cuMulticastAddDevice:1",
+                 "cuMulticastBindMem:1", "cuMemAddressReserve:1", "cuMemAddressReserve:2", "cuMemSetAccess:1",
+                 "cuLaunchKernel:1", "cuLaunchKernel:9"):
+        status, out, err = groups("2", "1", "2", "f32", program='"$0" "$@"; exit 0', STANDIN_KILL=name, FERRY_DEADLINE="4",
+                                  FERRY_LOG="error")
+        assert status == 0 and out == "", (name, out, err)
+        for rank in (0, 2, 3):
+            said = [line for line in err.splitlines() if line.startswith(f"rank {rank}: ")]
+            assert len(said) == 1 and "rank 1" in said[0].split(": ", 1)[1], (name, rank, err)
+
+
 def case_falls_back():
     """One line says why not, and results are right."""
     without("CUDA device 0 has none", STANDIN_MULTICAST="")
@@ -85,7 +139,7 @@ def case_falls_back():
     without("share a device", STANDIN_DEVICES="2")
     without("compiled from PTX for compute capability 8.0, and only those", "--local-tp", "2", ranks=2, engine="inproc",
             STANDIN_PTX=OPTIONS.ptx, STANDIN_THREADS="5")
-    without("its ranks are on several nodes", "--inter-dp", "2", engine="inproc")
+    without("share a device", "--inter-dp", "2", engine="inproc", STANDIN_DEVICES="1")
 
 
 def case_calls_fail():
@@ -115,6 +169,7 @@ def main():
     global OPTIONS
     parser = argparse.ArgumentParser()
     parser.add_argument("--ferry", required=True)
+    parser.add_argument("--groups", required=True)
     parser.add_argument("--ptx", required=True)
     parser.add_argument("--only")
     OPTIONS = parser.parse_args()

@@ -217,4 +217,24 @@ static inline moved moved_by(uint32_t op, uint32_t mode, const letters *l)
     return (moved){0, 0, 0, 0};
 }
 
+/*
+ * By multicast objects of each node: whether one sum comes of all that a rank adds up inside the
+ * node; and what is read then, of what the tables have it read.
+ */
+static inline bool adds_up(uint32_t op, uint32_t mode, const letters *l)
+{
+    bool waits = row_mode(mode) == FERRY_MIXED_FUSED_WAITS_MULTICAST;
+    if (!l->multicast || l->L == 1) {
+        return false;
+    }
+    return op_rows[op].shrinks ? !waits || l->a == 1 : !waits && l->a == l->L;
+}
+
+static inline uint64_t read_by_objects(uint32_t op, const letters *l, uint64_t read)
+{
+    uint64_t all = op_rows[op].shrinks ? l->d * (l->L - 1) : l->a - 1;
+    uint64_t once = op_rows[op].shrinks ? l->d : 1;
+    return read - all * l->M / l->a + once * l->M / l->a;
+}
+
 #endif

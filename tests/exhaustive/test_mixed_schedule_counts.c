@@ -16,18 +16,6 @@
  * Schedules
  */
 
-/* By multicast objects: where one sum comes for each piece. */
-static bool adds_up(const fy_topology *t, uint32_t op, uint32_t mode)
-{
-    bool is_waits = mode == FERRY_MIXED_FUSED_WAITS_MULTICAST;
-    bool is_bytes = mode == FERRY_MIXED_FUSED_BYTES1_MULTICAST;
-    if (t->inter_size > 1 || t->local_size == 1) {
-        return false;
-    }
-    return op_rows[op].shrinks ? is_bytes || (is_waits && t->local_tp == 1)
-                               : is_bytes && op == FERRY_MIXED_ALL_REDUCE;
-}
-
 static void compare_symbols(const scheduled *w)
 {
     const uint64_t n_steps = 3, e = 2, p = w->k.deterministic ? 4 : e;
@@ -39,8 +27,8 @@ static void compare_symbols(const scheduled *w)
         const rank_counts *seen = &m.ranks[rank].seen;
         letters l = letters_of(&w->topologies[rank], w->k.mode, c.length, e, p);
         moved said = moved_by(w->k.op, w->k.mode, &l);
-        if (w->k.adds && adds_up(&w->topologies[rank], w->k.op, w->k.mode)) {
-            said.read = l.M;
+        if (w->k.adds && adds_up(w->k.op, w->k.mode, &l)) {
+            said.read = read_by_objects(w->k.op, &l, said.read);
         }
         check_machine(&m, rank, seen->waits == n_steps * said.waits);
         check_machine(&m, rank, seen->inside_written == said.written);
@@ -258,8 +246,8 @@ static void compare_sketch(handle_rank *r, const kind *k)
     fy_topology t = make(r->s, r->rank);
     letters l = letters_of(&t, k->mode, n, e, r->deterministic ? 4 : e);
     moved said = moved_by(k->op, k->mode, &l);
-    if (adds_up(&t, k->op, k->mode) && !r->deterministic) {
-        said.read = l.M;
+    if (adds_up(k->op, k->mode, &l) && !r->deterministic) {
+        said.read = read_by_objects(k->op, &l, said.read);
         n_added++;
     }
     must(ferry_mixed_sketch_create(&o, FERRY_MIXED_REACH_OBJECTS, &sketch, &error), &error);

@@ -615,32 +615,47 @@ def case_predicted_parts_that_overlap():
                 assert abs(hidden[line] / least - 1) < (1e-4 if n_steps else 0.1), (line, hidden)
 
 
+def by_objects(shape, op, mode, m):
+    """What a rank reads less by multicast objects: one sum comes of all that it adds up in its node, and not one piece of each.
+    And what it writes more, for itself: its own piece."""
+    a, b, d = shape.local_tp, shape.local_dp, shape.inter_dp
+    local, has_parts = a * b, "waits" not in mode
+    if not mode.endswith("multicast") or local == 1:
+        return 0, 0
+    if op.startswith("reduce-scatter"):
+        return (d * (local - 2) * m / a, d * m / a) if has_parts or a == 1 else (0, 0)
+    return ((a - 2) * m / a, m / a) if has_parts and a == local else (0, 0)
+
+
 def case_predicted_objects():
     """With multicast objects what a rank sums comes once, and not once from each of the others."""
     piece = 64 * 2 * 144
-    reads = {"all-reduce": (8, 1, {"fused-bytes1-multicast": 1}),
-             "reduce-scatter": (1, 8, {"fused-waits-multicast": 1}),
-             "reduce-scatter-all-reduce": (4, 2, {"fused-bytes1-multicast": 1})}
+    some = set()
     with tempfile.TemporaryDirectory() as folder:
-        for op, (tp, dp, by_mode) in reads.items():
-            words = ("--local-tp", str(tp), "--local-dp", str(dp), "--op", op, "-b", str(piece), "-e", str(piece))
-            without, by_default, with_them = (
-                predicted(folder, {"read_gbytes_per_s": 1, **more}, *words)
-                for more in ({"multicast_objects": False}, {}, {"multicast_objects": True}))
-            assert by_line(without) == by_line(by_default), op
-            assert not without["multicast_objects"] and with_them["multicast_objects"], with_them
-            assert with_them["costs"]["multicast_objects"], with_them
-            found, before = by_line(with_them), by_line(without)
-            for line in before:
-                shape = Shape("", tp, dp, 1, 1)
-                said = moved(shape, *line[:2], piece, piece)["read_gbytes_per_s"] if "fused" in line[1] else None
-                assert said is None or abs(before[line] - said) < 1e-3, (line, before[line], said)
-                wanted = by_mode.get(line[1], before[line] * 1e3 / piece) * piece / 1e3
-                assert abs(found[line] - wanted) < 1e-3, (line, found[line], wanted)
-                assert line[1] not in by_mode or found[line] < before[line] * 0.6, line
+        for shape in (*SHAPES, *(Shape("--local-tp %d --local-dp %d --inter-tp %d --inter-dp %d" % sizes, *sizes) for sizes in
+                                 ((8, 1, 1, 1), (1, 8, 1, 1), (4, 2, 1, 1), (4, 1, 2, 1), (4, 1, 1, 2), (1, 4, 1, 3), (1, 4, 2, 1),
+                                  (2, 2, 2, 2)))):
+            words = (*shape.words.split(), "-b", str(piece), "-e", str(piece))
+            for key in ("read_gbytes_per_s", "write_gbytes_per_s", "between_gbytes_per_s", "wait_us", "between_wait_us"):
+                without, by_default, with_them = (predicted(folder, {key: 1, **more}, *words) for more in (
+                    {"multicast_objects": False}, {}, {"multicast_objects": True}))
+                assert by_line(without) == by_line(by_default), shape
+                assert not without["multicast_objects"] and with_them["multicast_objects"], with_them
+                assert with_them["costs"]["multicast_objects"], with_them
+                found, before = by_line(with_them), by_line(without)
+                for line in before:
+                    less, more = by_objects(shape, *line[:2], piece)
+                    wanted = {"read_gbytes_per_s": -less / 1e3, "write_gbytes_per_s": more / 1e3}.get(key, 0)
+                    assert abs(found[line] - before[line] - wanted) < 1e-3, (shape, key, line, before[line], found[line], wanted)
+                    some |= {(line[0], line[1], shape.inter_tp * shape.inter_dp > 1)} if less > 0 else set()
             exact = predicted(folder, {"read_gbytes_per_s": 1, "multicast_objects": True}, *words, "--deterministic")
             plain = predicted(folder, {"read_gbytes_per_s": 1}, *words, "--deterministic")
-            assert by_line(exact) == by_line(plain), op
+            assert by_line(exact) == by_line(plain), shape
+        assert some == {(op, f"fused-{mode}-multicast", several) for op, mode, several in (
+            ("all-reduce", "bytes1", False), ("all-reduce", "bytes1", True), ("all-reduce", "bytes2", True),
+            ("all-reduce-all-gather", "bytes1", True), ("reduce-scatter", "waits", False), ("reduce-scatter", "waits", True),
+            ("reduce-scatter-all-reduce", "waits", True), ("reduce-scatter-all-reduce", "bytes1", False),
+            ("reduce-scatter-all-reduce", "bytes1", True), ("reduce-scatter-all-reduce", "bytes2", True))}, some
         out = good("bench", "mixed", "--predict", "--costs", os.path.join(folder, "costs.json"), "--ranks", "2")
         assert "multicast_objects" not in out, out
 

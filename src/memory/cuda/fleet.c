@@ -173,7 +173,8 @@ static ferry_status import_step(fy_fleet *fleet, void *handle, ferry_error *erro
     memcpy(&its, handle, sizeof its);
     if (its.magic != FY_CUDA_HANDLE_MAGIC || its.way != FY_CUDA_BY_FILES ||
         its.bytes != fleet->bytes) {
-        return fy_fail(error, FERRY_ERR_INVALID_INPUT, "what rank 0 says names no such object");
+        return fy_fail(error, FERRY_ERR_INVALID_INPUT,
+                       "what the first rank says names no such object");
     }
     FY_TRY(fy_cuda_files_take(&its, &fd, error));
     CUresult result = fy_cuda.cuMemImportFromShareableHandle(

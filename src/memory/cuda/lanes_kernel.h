@@ -269,7 +269,10 @@ FY_DEVICE void lanes_store_8_all(uint64_t at, uint32_t type, const float in[8])
     }
 }
 
-/* Number `i` of a sum, or of a copy, as bits; `added` are those of a sum that was loaded as one. */
+/*
+ * Number `i` of a sum, or of a copy, as bits of the target's; `added` are those of a sum that was
+ * loaded as one.
+ */
 FY_DEVICE uint32_t lanes_number_bits(const fy_lanes_sum *s, uint32_t i, uint32_t added,
                                      bool is_copy)
 {
@@ -283,7 +286,7 @@ FY_DEVICE uint32_t lanes_number_bits(const fy_lanes_sum *s, uint32_t i, uint32_t
     for (uint32_t r = 1; r < s->n_sources; r++) {
         sum = fy_plus(sum, load_1(lanes_operands[r] + at, type));
     }
-    return narrow_one(type, with_one_nan(sum));
+    return narrow_one(s->target_type, with_one_nan(sum));
 }
 
 /*
@@ -292,11 +295,12 @@ FY_DEVICE uint32_t lanes_number_bits(const fy_lanes_sum *s, uint32_t i, uint32_t
  */
 FY_DEVICE void lanes_by_words(const fy_lanes_sum *s, uint32_t first, uint32_t n, bool is_copy)
 {
-    uint32_t type = s->source_type, each = 4 / bytes_of(type);
+    uint32_t each = 4 / bytes_of(s->target_type); /* of what is added up the source's, too */
     for (uint32_t i = first + FY_THREAD * each; i < n; i += FY_THREADS * each) {
-        uint64_t at = (uint64_t)i * bytes_of(type);
+        uint64_t at = (uint64_t)i * bytes_of(s->target_type);
         bool is_pair = each == 2 && i + 1 < n;
-        uint32_t added = s->from_fleet != 0 ? lanes_sum4(lanes_operands[0] + at, type) : 0;
+        uint32_t added =
+            s->from_fleet != 0 ? lanes_sum4(lanes_operands[0] + at, s->source_type) : 0;
         uint32_t low = each == 2 ? added & 0xffff : added;
         uint32_t word = lanes_number_bits(s, i, low, is_copy);
         if (is_pair) {
