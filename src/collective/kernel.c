@@ -74,7 +74,7 @@ static void fill_call(const fy_mix_kernel *kernel, const fy_mix_call *call,
                            .n_lanes = call->geometry.n_lanes,
                            .element_bytes = program->element_bytes,
                            .is_wide = ends % 16 == 0 && (!has_chunks || piece_bytes % 16 == 0),
-                           .has_fleet = kernel->fleet.fleet != NULL,
+                           .has_fleet = fy_mix_kernel_has_fleet(kernel),
                            .n_states = program->n_lanes};
     memcpy(out->cell_bytes, call->cell_bytes, sizeof call->cell_bytes);
 }
@@ -691,7 +691,7 @@ void fy_mix_kernel_line_up(fy_mix_kernel *kernel)
 
 bool fy_mix_kernel_has_fleet(const fy_mix_kernel *kernel)
 {
-    return kernel->fleet.fleet != NULL;
+    return kernel->fleets.of[FY_MIX_FLEET_NODE].fleet != NULL;
 }
 
 const fy_mix_device *fy_mix_kernel_device(const fy_mix_kernel *kernel)

@@ -95,21 +95,35 @@ void fy_mix_kernel_line_up(fy_mix_kernel *kernel);
 extern const fy_mix_verbs fy_mix_kernel_verbs;
 
 /*
+ * Fleets of a rank: that of its node, and that of its tensor-parallel group where this is a part of
+ * the node. Nothing goes among the ranks of a data-parallel group alone.
+ */
+typedef enum fy_mix_fleet_kind {
+    FY_MIX_FLEET_NODE = 0,
+    FY_MIX_FLEET_TP,
+    FY_MIX_N_FLEETS
+} fy_mix_fleet_kind;
+
+/* kernel_fleet.c: pure. Whether there are any such, and the edge that joins all of one. */
+bool fy_mix_fleet_is_wanted(const fy_topology *t, fy_mix_fleet_kind kind);
+fy_mix_edge fy_mix_fleet_edge(fy_mix_fleet_kind kind);
+
+/*
  * kernel_tables.c: pure. A schedule as tables at an address; boxes of rank r begin at bases[r].
  *
  * Memory of a fleet is areas of the same size, with a part of fy_mix_fleet_lane_bytes for each
- * lane: area r for what rank r of the node has all others read, stored to all at once, and one
- * behind them for what is added up, which each rank writes in its own memory. Headers of all
- * messages are in the boxes.
+ * lane: area r for what its rank r has all others read, stored to all at once, and one behind them
+ * for what is added up, which each rank writes in its own memory. Headers of all messages are in
+ * the boxes.
  */
 typedef struct fy_mix_boxes {
     const uint64_t *bases;
-    uint64_t regions[FY_MIX_N_REGIONS]; /* where each begins in a rank's boxes */
-    fy_fleet_addresses fleet;           /* zeroed: there is none */
-    uint64_t area_bytes;
+    uint64_t regions[FY_MIX_N_REGIONS];         /* where each begins in a rank's boxes */
+    fy_fleet_addresses fleets[FY_MIX_N_FLEETS]; /* zeroed: there is none */
+    uint64_t area_bytes[FY_MIX_N_FLEETS];
 } fy_mix_boxes;
 
-uint64_t fy_mix_fleet_lane_bytes(const fy_mix_program *program);
+uint64_t fy_mix_fleet_lane_bytes(const fy_mix_program *program, fy_mix_fleet_kind kind);
 uint64_t fy_mix_tables_bytes(const fy_mix_schedule *schedule);
 void fy_mix_tables_write(const fy_mix_program *program, const fy_mix_schedule *schedule,
                          const fy_mix_boxes *boxes, uint64_t address, void *bytes,
@@ -117,11 +131,15 @@ void fy_mix_tables_write(const fy_mix_program *program, const fy_mix_schedule *s
 
 /* kernel_fleet.c */
 typedef struct fy_mix_fleet {
-    const fy_fleets *verbs; /* NULL: there is no fleet, nor will there be one */
-    fy_fleet *fleet;
+    fy_fleet *fleet; /* NULL: there is none */
     uint64_t area_bytes;
     fy_fleet_addresses at;
 } fy_mix_fleet;
+
+typedef struct fy_mix_fleets {
+    const fy_fleets *verbs; /* NULL: there are none, nor will there be */
+    fy_mix_fleet of[FY_MIX_N_FLEETS];
+} fy_mix_fleets;
 
 /* What a rank says before there are boxes: zeroed, it can be in no fleet. */
 typedef struct fy_mix_fleet_word {
@@ -129,15 +147,17 @@ typedef struct fy_mix_fleet_word {
     uint32_t can, spare;
 } fy_mix_fleet_word;
 
-/* Pure but for a log: can is 0 for a handle of one rank, and where none can be. */
-fy_mix_fleet_word fy_mix_fleet_ask(const ferry_mixed_comm *comm, const fy_mix_device *on);
+/* Pure but for a log: can is 0 for a rank that is alone on its node, and where none can be. */
+fy_mix_fleet_word fy_mix_fleets_ask(const ferry_mixed_comm *comm, const fy_mix_device *on);
 /*
- * Collective, where all ranks can: memory of areas of so many bytes, which begins with any. Without
- * a fleet afterwards, on all ranks, what went wrong is logged; a status is of the world.
+ * Collective, where all ranks can: memory of all fleets that the program wants, which begins with
+ * any bytes. Without one afterwards, on all ranks, what went wrong is logged; a status is of the
+ * world.
  */
-ferry_status fy_mix_fleet_open(ferry_mixed_comm *comm, const fy_mix_device *on, uint64_t unit,
-                               uint64_t area_bytes, fy_mix_fleet *fleet, ferry_error *error);
-/* No kernel of any rank uses it; zeroed is allowed. */
-void fy_mix_fleet_close(fy_mix_fleet *fleet);
+ferry_status fy_mix_fleets_open(ferry_mixed_comm *comm, const fy_mix_device *on, uint64_t unit,
+                                const fy_mix_program *program, fy_mix_fleets *fleets,
+                                ferry_error *error);
+/* No kernel of any rank uses them; zeroed is allowed. */
+void fy_mix_fleets_close(fy_mix_fleets *fleets);
 
 #endif

@@ -1,8 +1,9 @@
 /* Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0 */
 /*
- * Memory of fleets, one of each node: where all ranks of a node have devices of their own, and
- * these can write and add up each other's memory by one access. Whatever keeps a rank from it, all
- * ranks of all nodes hear of, and do without; the log says why.
+ * Memory of fleets, one of each node, and of each tensor-parallel group of a part of one: where all
+ * ranks of a node have devices of their own, and these can write and add up each other's memory by
+ * one access. Whatever keeps a rank from one of them, all ranks of all nodes hear of, and do
+ * without any; the log says why.
  */
 #include "base/checked.h"
 #include "base/log.h"
@@ -11,33 +12,67 @@
 
 #include <string.h>
 
+enum { AREA_ALIGNMENT = 256 };
+
 static void say(ferry_status status, const ferry_error *why)
 {
     fy_log(status == FERRY_ERR_UNSUPPORTED ? FERRY_LOG_INFO : FERRY_LOG_WARN,
            "a mixed collective goes without multicast objects: %s", why->message);
 }
 
-fy_mix_fleet_word fy_mix_fleet_ask(const ferry_mixed_comm *comm, const fy_mix_device *on)
+bool fy_mix_fleet_is_wanted(const fy_topology *t, fy_mix_fleet_kind kind)
+{
+    return kind == FY_MIX_FLEET_NODE ? t->local_size > 1
+                                     : t->local_tp > 1 && t->local_tp < t->local_size;
+}
+
+fy_mix_edge fy_mix_fleet_edge(fy_mix_fleet_kind kind)
+{
+    return kind == FY_MIX_FLEET_NODE ? FY_MIX_EDGE_JOIN_ALL : FY_MIX_EDGE_JOIN_TP;
+}
+
+static ferry_status ask(const fy_topology *t, const fy_mix_device *on, uint64_t *unit_out,
+                        ferry_error *why)
+{
+    *unit_out = 0;
+    if (on->exec->fleets == NULL) {
+        return fy_fail(why, FERRY_ERR_UNSUPPORTED, "devices of kind %s have none", on->row->name);
+    }
+    for (fy_mix_fleet_kind kind = 0; kind < FY_MIX_N_FLEETS; kind++) {
+        uint32_t n = fy_mix_edge_group_size(t, fy_mix_fleet_edge(kind));
+        uint64_t unit = 0;
+        if (fy_mix_fleet_is_wanted(t, kind)) {
+            FY_TRY(on->exec->fleets->ask(on->number, n, 1, &unit, why));
+        }
+        *unit_out = fy_max(*unit_out, unit);
+    }
+    return FERRY_OK;
+}
+
+fy_mix_fleet_word fy_mix_fleets_ask(const ferry_mixed_comm *comm, const fy_mix_device *on)
 {
     const fy_topology *t = &comm->program.topology;
     fy_mix_fleet_word word = {.can = 0};
     ferry_error why;
-    ferry_status status;
     if (t->local_size == 1) {
         return word;
     }
-    if (on->exec->fleets == NULL) {
-        status =
-            fy_fail(&why, FERRY_ERR_UNSUPPORTED, "devices of kind %s have none", on->row->name);
-    } else {
-        status = on->exec->fleets->ask(on->number, t->local_size, 1, &word.unit, &why);
-    }
+    ferry_status status = ask(t, on, &word.unit, &why);
     word.can = status == FERRY_OK;
     if (status != FERRY_OK) {
         say(status, &why);
     }
     return word;
 }
+
+/* A fleet that is being made, on all ranks at once, each its own. */
+typedef struct making {
+    ferry_mixed_comm *comm;
+    const fy_mix_device *on;
+    const fy_fleets *verbs;
+    uint32_t n_ranks, first; /* of the fleet; first: which rank of the world makes it */
+    uint64_t bytes;
+} making;
 
 /* All ranks have done a step, or one has not; where this one has not, it says why. */
 static ferry_status agree(ferry_mixed_comm *comm, ferry_status status, const ferry_error *why,
@@ -53,7 +88,7 @@ static ferry_status agree(ferry_mixed_comm *comm, ferry_status status, const fer
     return FERRY_OK;
 }
 
-/* What the first rank of a node says to its others. */
+/* What the first rank of a fleet says to its others. */
 typedef struct made_word {
     uint32_t can, spare;
     unsigned char handle[FY_FLEET_HANDLE_BYTES];
@@ -69,62 +104,86 @@ static bool all_have_made(const ferry_mixed_comm *comm, const made_word *words)
     return true;
 }
 
-/* By the first rank of each node, and then by its others. */
-static ferry_status make(ferry_mixed_comm *comm, const fy_mix_device *on, uint64_t bytes,
-                         fy_mix_fleet *its, bool *all_out, ferry_error *error)
+/* By the first rank of each, and then by the others. */
+static ferry_status make(const making *m, fy_mix_fleet *its, bool *all_out, ferry_error *error)
 {
-    const fy_topology *t = &comm->program.topology;
-    uint32_t first = t->world_rank - t->local_rank;
+    bool is_first = m->first == m->comm->program.topology.world_rank;
     made_word own = {.can = 1};
     ferry_error why;
     ferry_status status = FERRY_OK;
     const void *all;
-    if (t->world_rank == first) {
-        status = its->verbs->make(on->number, t->local_size, bytes, own.handle, &its->fleet, &why);
+    if (is_first) {
+        status = m->verbs->make(m->on->number, m->n_ranks, m->bytes, own.handle, &its->fleet, &why);
         own.can = status == FERRY_OK;
     }
-    FY_TRY(ferry_world_all_gather(comm->world, &own, sizeof own, &all, error));
+    FY_TRY(ferry_world_all_gather(m->comm->world, &own, sizeof own, &all, error));
     const made_word *words = all;
-    *all_out = all_have_made(comm, words);
+    *all_out = all_have_made(m->comm, words);
     if (!*all_out) {
         if (status != FERRY_OK) {
             say(status, &why);
         }
         return FERRY_OK;
     }
-    if (t->world_rank != first) {
-        status = its->verbs->join(on->number, bytes, words[first].handle, &its->fleet, &why);
+    if (!is_first) {
+        const void *handle = words[m->first].handle;
+        status = m->verbs->join(m->on->number, m->bytes, handle, &its->fleet, &why);
     }
-    return agree(comm, status, &why, all_out, error);
+    return agree(m->comm, status, &why, all_out, error);
 }
 
-static ferry_status take(ferry_mixed_comm *comm, const fy_mix_device *on, uint64_t bytes,
-                         fy_mix_fleet *its, bool *all_out, ferry_error *error)
+static ferry_status take(const making *m, fy_mix_fleet *its, bool *all_out, ferry_error *error)
 {
+    ferry_mixed_comm *comm = m->comm;
     ferry_error why;
-    FY_TRY(make(comm, on, bytes, its, all_out, error));
+    FY_TRY(make(m, its, all_out, error));
     if (*all_out) {
-        FY_TRY(agree(comm, its->verbs->enter(its->fleet, &why), &why, all_out, error));
+        FY_TRY(agree(comm, m->verbs->enter(its->fleet, &why), &why, all_out, error));
     }
     if (*all_out) {
-        FY_TRY(agree(comm, its->verbs->bind(its->fleet, &why), &why, all_out, error));
+        FY_TRY(agree(comm, m->verbs->bind(its->fleet, &why), &why, all_out, error));
     }
     if (*all_out) {
-        FY_TRY(agree(comm, its->verbs->map(its->fleet, &its->at, &why), &why, all_out, error));
+        FY_TRY(agree(comm, m->verbs->map(its->fleet, &its->at, &why), &why, all_out, error));
     }
     return FERRY_OK;
 }
 
-ferry_status fy_mix_fleet_open(ferry_mixed_comm *comm, const fy_mix_device *on, uint64_t unit,
-                               uint64_t area_bytes, fy_mix_fleet *fleet, ferry_error *error)
+/* One after the other, those of all nodes at once: where one is missing the others are of no use.
+ */
+static ferry_status take_all(making *m, uint64_t unit, const fy_mix_program *program,
+                             fy_mix_fleets *fleets, uint64_t *bytes_out, ferry_error *error)
 {
-    uint64_t n_areas = comm->program.topology.local_size + (uint64_t)1;
-    uint64_t bytes = fy_ceil_div(area_bytes * n_areas, unit) * unit;
-    bool all = false;
-    *fleet = (fy_mix_fleet){.verbs = on->exec->fleets, .area_bytes = area_bytes};
-    FY_TRY(take(comm, on, bytes, fleet, &all, error));
-    if (!all) {
-        fy_mix_fleet_close(fleet);
+    const fy_topology *t = &program->topology;
+    bool all = true;
+    *bytes_out = 0;
+    for (fy_mix_fleet_kind kind = 0; kind < FY_MIX_N_FLEETS && all; kind++) {
+        fy_mix_fleet *its = &fleets->of[kind];
+        fy_mix_edge edge = fy_mix_fleet_edge(kind);
+        if (fy_mix_fleet_is_wanted(t, kind)) {
+            m->n_ranks = fy_mix_edge_group_size(t, edge);
+            m->first = fy_mix_edge_group_rank(t, edge, 0);
+            uint64_t lanes = fy_mix_fleet_lane_bytes(program, kind) * program->n_lanes;
+            its->area_bytes = fy_ceil_div(lanes, AREA_ALIGNMENT) * AREA_ALIGNMENT;
+            m->bytes = fy_ceil_div(its->area_bytes * (m->n_ranks + (uint64_t)1), unit) * unit;
+            FY_TRY(take(m, its, &all, error));
+            *bytes_out += m->bytes;
+        }
+    }
+    *bytes_out = all ? *bytes_out : 0;
+    return FERRY_OK;
+}
+
+ferry_status fy_mix_fleets_open(ferry_mixed_comm *comm, const fy_mix_device *on, uint64_t unit,
+                                const fy_mix_program *program, fy_mix_fleets *fleets,
+                                ferry_error *error)
+{
+    making m = {.comm = comm, .on = on, .verbs = on->exec->fleets};
+    uint64_t bytes = 0;
+    *fleets = (fy_mix_fleets){.verbs = m.verbs};
+    FY_TRY(take_all(&m, unit, program, fleets, &bytes, error));
+    if (bytes == 0) {
+        fy_mix_fleets_close(fleets);
         return FERRY_OK;
     }
     fy_log(FERRY_LOG_INFO, "a mixed collective of device %d goes by multicast objects, %llu bytes",
@@ -132,10 +191,10 @@ ferry_status fy_mix_fleet_open(ferry_mixed_comm *comm, const fy_mix_device *on, 
     return FERRY_OK;
 }
 
-void fy_mix_fleet_close(fy_mix_fleet *fleet)
+void fy_mix_fleets_close(fy_mix_fleets *fleets)
 {
-    if (fleet->verbs != NULL) {
-        fleet->verbs->leave(fleet->fleet);
+    for (int i = 0; fleets->verbs != NULL && i < FY_MIX_N_FLEETS; i++) {
+        fleets->verbs->leave(fleets->of[i].fleet);
     }
-    memset(fleet, 0, sizeof *fleet);
+    memset(fleets, 0, sizeof *fleets);
 }

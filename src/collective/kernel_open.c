@@ -66,7 +66,7 @@ static ferry_status find_device(opening *o, first_word *word)
     FY_TRY(kernel->on.exec->most_lanes(kernel->on.number, &word->most_lanes, &word->identity,
                                        &o->why));
     word->process = (uint64_t)getpid();
-    word->fleet = fy_mix_fleet_ask(o->comm, &kernel->on);
+    word->fleet = fy_mix_fleets_ask(o->comm, &kernel->on);
     return fy_mix_device_take_queue(o->comm->world, &kernel->on, &o->why);
 }
 
@@ -219,10 +219,11 @@ static ferry_status open_peers(opening *o, const second_word *words, uint64_t *b
 static ferry_status write_tables(opening *o, const uint64_t *bases, char *bytes)
 {
     fy_mix_kernel *kernel = o->kernel;
-    fy_mix_boxes boxes = {.bases = bases,
-                          .regions = {o->regions[0], o->regions[1]},
-                          .fleet = kernel->fleet.at,
-                          .area_bytes = kernel->fleet.area_bytes};
+    fy_mix_boxes boxes = {.bases = bases, .regions = {o->regions[0], o->regions[1]}};
+    for (int i = 0; i < FY_MIX_N_FLEETS; i++) {
+        boxes.fleets[i] = kernel->fleets.of[i].at;
+        boxes.area_bytes[i] = kernel->fleets.of[i].area_bytes;
+    }
     uint64_t used = 0;
     char *there = (char *)kernel->memory.base + kernel->memory.bytes - o->tables_bytes;
     for (uint32_t i = 0; i < FERRY_MIXED_N_OPS * FERRY_MIXED_N_MODES; i++) {
@@ -346,7 +347,7 @@ static void free_memory(fy_mix_kernel *kernel, bool may_free)
         fy_mix_device_free(&kernel->on, &kernel->on.scratch[i]);
     }
     if (may_free) {
-        fy_mix_fleet_close(&kernel->fleet);
+        fy_mix_fleets_close(&kernel->fleets);
         fy_mix_device_free(&kernel->on, &kernel->memory);
     } else {
         fy_log(FERRY_LOG_WARN,
@@ -417,10 +418,10 @@ static uint64_t fleet_unit(const opening *o, const first_word *words)
 }
 
 /*
- * Where all ranks can be in a fleet: what it has memory for is known with the program, and that is
- * made anew if there is none after all.
+ * Where all ranks can be in fleets: what these have memory for is known with the program, and that
+ * is made anew if there are none after all.
  */
-static ferry_status settle_fleet(opening *o, ferry_error *error)
+static ferry_status settle_fleets(opening *o, ferry_error *error)
 {
     fy_mix_kernel *kernel = o->kernel;
     bool all = false;
@@ -431,11 +432,10 @@ static ferry_status settle_fleet(opening *o, ferry_error *error)
     if (!all) {
         return FERRY_OK;
     }
-    uint32_t n_lanes = kernel->program.n_lanes;
-    uint64_t area = aligned(fy_mix_fleet_lane_bytes(&kernel->program) * n_lanes);
-    FY_TRY(fy_mix_fleet_open(o->comm, &kernel->on, o->fleet_unit, area, &kernel->fleet, error));
-    if (kernel->fleet.fleet == NULL && kernel->program.adds) {
-        o->status = make_program(o, n_lanes, false);
+    FY_TRY(fy_mix_fleets_open(o->comm, &kernel->on, o->fleet_unit, &kernel->program,
+                              &kernel->fleets, error));
+    if (!fy_mix_kernel_has_fleet(kernel) && kernel->program.adds) {
+        o->status = make_program(o, kernel->program.n_lanes, false);
     }
     return FERRY_OK;
 }
@@ -500,7 +500,7 @@ static ferry_status open_once(opening *o, bool *all_out, bool *once_more, ferry_
     *once_more = false;
     FY_TRY(settle_lanes(o, all_out, error));
     if (*all_out) {
-        FY_TRY(settle_fleet(o, error));
+        FY_TRY(settle_fleets(o, error));
         FY_TRY(settle_memory(o, all_out, error));
     }
     if (*all_out) {

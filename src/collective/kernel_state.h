@@ -14,10 +14,10 @@ struct fy_mix_kernel {
     ferry_buffer memory; /* boxes, tables */
     ferry_region *own, **theirs;
     ferry_region *farewells; /* a word of each rank: its kernels are over for good */
-    fy_mix_fleet fleet;      /* without a fleet: all is done by boxes */
+    fy_mix_fleets fleets;    /* without one: all is done by boxes */
     fy_mix_post post;
-    fy_mix_graphs *graphs;   /* NULL: there can be none */
-    uint32_t n_named;        /* calls that had a name for a number; who puts them has a lock */
+    fy_mix_graphs *graphs; /* NULL: there can be none */
+    uint32_t n_named;      /* calls that had a name for a number; who puts them has a lock */
     fy_lanes_watch watch;
     fy_lanes_tables tables[FERRY_MIXED_N_OPS][FERRY_MIXED_N_MODES];
     fy_lanes_state *counted; /* of each lane, when counts were reset */

@@ -92,62 +92,95 @@ static void write_stages(writer *w, fy_lanes_tables *tables)
     tables->is_pipelined = program->lanes[0].is_pipelined;
 }
 
+/*
+ * Fleets
+ */
+
+/* The fleet of all ranks of an edge inside a node. */
+static fy_mix_fleet_kind fleet_of(const fy_topology *t, fy_mix_edge edge)
+{
+    bool is_tp = edge == FY_MIX_EDGE_SPREAD_TP || edge == FY_MIX_EDGE_JOIN_TP;
+    return is_tp && t->local_tp < t->local_size ? FY_MIX_FLEET_TP : FY_MIX_FLEET_NODE;
+}
+
 /* What is read by others where it lies are the single messages of the edges inside a node. */
 enum { FLEET_EDGES = FY_MIX_EDGE_NODE_TP };
 
+/* What all of the node can read is read by a part of it, too, if it is for this part. */
+static bool has_room(const fy_topology *t, fy_mix_fleet_kind kind, fy_mix_edge edge)
+{
+    return kind == fleet_of(t, edge) || (kind == FY_MIX_FLEET_TP && edge == FY_MIX_EDGE_SPREAD_ALL);
+}
+
 /* Where those of an edge begin in a lane's part of an area: all of their slots, side by side. */
-static uint64_t fleet_offset(const fy_mix_program *program, uint32_t edge)
+static uint64_t fleet_offset(const fy_mix_program *program, fy_mix_fleet_kind kind, uint32_t edge)
 {
     uint64_t bytes = 0;
     for (uint32_t i = 0; i < edge; i++) {
-        bytes += program->layout.n_slots * program->layout.boxes[i].message_bytes;
+        if (has_room(&program->topology, kind, (fy_mix_edge)i)) {
+            bytes += program->layout.n_slots * program->layout.boxes[i].message_bytes;
+        }
     }
     return bytes;
 }
 
-uint64_t fy_mix_fleet_lane_bytes(const fy_mix_program *program)
+uint64_t fy_mix_fleet_lane_bytes(const fy_mix_program *program, fy_mix_fleet_kind kind)
 {
-    return fleet_offset(program, FLEET_EDGES);
+    return fleet_offset(program, kind, FLEET_EDGES);
 }
 
-/* A message that all other ranks of the node read whole, and only once each. */
-static bool is_for_all(const writer *w, fy_mix_edge edge)
+/*
+ * Whose ranks, all others, read a cell whole, and only once each; FY_MIX_N_FLEETS: those of none.
+ * Where nothing is cut into parts a chunk is read by the tensor-parallel group that sums it, and
+ * only who is in it can store to all of it.
+ */
+static fy_mix_fleet_kind readers_of(const writer *w, const fy_mix_place *its, uint32_t owner)
 {
     const fy_topology *t = &w->program->topology;
-    bool is_whole = edge == FY_MIX_EDGE_JOIN_ALL || edge == FY_MIX_EDGE_JOIN_TP ||
-                    (edge == FY_MIX_EDGE_SPREAD_ALL && !fy_mix_op_scatters(w->schedule->op));
-    return is_whole && w->schedule->edges[edge].multicast &&
-           fy_mix_edge_group_size(t, edge) == t->local_size;
+    const fy_mix_edge_use *use = &w->schedule->edges[its->edge];
+    bool is_join = its->edge == FY_MIX_EDGE_JOIN_ALL || its->edge == FY_MIX_EDGE_JOIN_TP;
+    if (!use->multicast || (!is_join && (its->edge != FY_MIX_EDGE_SPREAD_ALL || use->n > 1))) {
+        return FY_MIX_N_FLEETS;
+    }
+    if (is_join || !fy_mix_op_scatters(w->schedule->op)) {
+        return fleet_of(t, (fy_mix_edge)its->edge);
+    }
+    bool is_for_own = its->cell % t->local_dp == t->local_dp_rank;
+    return is_for_own && owner % t->local_size / t->local_tp == t->local_dp_rank
+               ? fleet_of(t, FY_MIX_EDGE_JOIN_TP)
+               : FY_MIX_N_FLEETS;
 }
 
-static bool is_to_fleet(const writer *w, const fy_mix_place *target)
-{
-    return w->boxes->fleet.all != 0 && target->kind == FY_MIX_PLACE_OUTBOX &&
-           is_for_all(w, (fy_mix_edge)target->edge);
-}
+/* Where a box is that lies in memory of a fleet. */
+typedef struct fleet_home {
+    fy_mix_fleet_kind kind; /* FY_MIX_N_FLEETS: it lies in none */
+    uint64_t area;
+    bool is_for_all; /* of what a rank writes: it is stored on all devices */
+} fleet_home;
 
-/* Where the area begins that a box lies in, at which of the fleet's addresses; 0: it is no area's.
- */
-static uint64_t fleet_area(const writer *w, const fy_mix_place *its, bool is_target)
+static fleet_home find_home(const writer *w, const fy_mix_place *its, bool is_target)
 {
     const fy_mix_boxes *boxes = w->boxes;
     const fy_topology *t = &w->program->topology;
-    bool is_own = its->kind == FY_MIX_PLACE_OUTBOX;
-    uint64_t owner = is_own ? t->local_rank : its->rank % t->local_size;
-    if (boxes->fleet.all == 0) {
-        return 0;
+    bool is_own = its->kind == FY_MIX_PLACE_OUTBOX, is_sum = its->kind == FY_MIX_PLACE_ADDED;
+    bool is_added = is_sum || (is_own && w->schedule->edges[its->edge].added);
+    uint32_t owner = is_own ? t->world_rank : its->rank;
+    fleet_home home = {.kind = FY_MIX_N_FLEETS};
+    if (is_added) {
+        home.kind = fleet_of(t, (fy_mix_edge)its->edge);
+    } else if (is_own || its->kind == FY_MIX_PLACE_PEER_OUTBOX) {
+        home.kind = readers_of(w, its, owner);
     }
-    if (its->kind == FY_MIX_PLACE_ADDED) {
-        return boxes->fleet.all + t->local_size * boxes->area_bytes;
+    if (home.kind == FY_MIX_N_FLEETS || boxes->fleets[home.kind].all == 0) {
+        home.kind = FY_MIX_N_FLEETS;
+        return home;
     }
-    if (is_own && w->schedule->edges[its->edge].added) {
-        return boxes->fleet.own + t->local_size * boxes->area_bytes;
-    }
-    if ((is_own || its->kind == FY_MIX_PLACE_PEER_OUTBOX) &&
-        is_for_all(w, (fy_mix_edge)its->edge)) {
-        return (is_target ? boxes->fleet.all : boxes->fleet.own) + owner * boxes->area_bytes;
-    }
-    return 0;
+    const fy_fleet_addresses *at = &boxes->fleets[home.kind];
+    uint32_t n = fy_mix_edge_group_size(t, fy_mix_fleet_edge(home.kind));
+    home.is_for_all = is_target && !is_added;
+    home.area = (is_sum || home.is_for_all ? at->all : at->own) +
+                (is_added ? n : owner % t->local_size % n) * boxes->area_bytes[home.kind];
+    return home;
 }
 
 static fy_lanes_place place_of(const writer *w, const fy_mix_place *its, bool is_target)
@@ -163,10 +196,10 @@ static fy_lanes_place place_of(const writer *w, const fy_mix_place *its, bool is
     bool inbox = its->kind == FY_MIX_PLACE_INBOX || its->kind == FY_MIX_PLACE_PEER_INBOX;
     bool own = its->kind == FY_MIX_PLACE_OUTBOX || its->kind == FY_MIX_PLACE_INBOX;
     uint32_t rank = own ? w->program->topology.world_rank : its->rank;
-    uint64_t area = fleet_area(w, its, is_target);
-    if (area != 0) {
-        place.base = area + fleet_offset(w->program, its->edge);
-        place.lane_bytes = fy_mix_fleet_lane_bytes(w->program);
+    fleet_home home = find_home(w, its, is_target);
+    if (home.kind != FY_MIX_N_FLEETS) {
+        place.base = home.area + fleet_offset(w->program, home.kind, its->edge);
+        place.lane_bytes = fy_mix_fleet_lane_bytes(w->program, home.kind);
         place.slot_bytes = w->program->layout.boxes[its->edge].message_bytes;
     } else {
         place.base = message_at(w, rank, its->edge, inbox, its->message);
@@ -211,7 +244,8 @@ static void write_sums(writer *w, fy_lanes_tables *tables)
                            .target_type = type_of(w, its->partial_targets),
                            .from_fleet = schedule->places[its->first].kind == FY_MIX_PLACE_ADDED};
         for (uint32_t k = 0; k < its->n_targets; k++) {
-            sums[i].to_fleet |= (uint32_t)is_to_fleet(w, &its->targets[k]) << k;
+            bool is_for_all = find_home(w, &its->targets[k], true).is_for_all;
+            sums[i].to_fleet |= (uint32_t)is_for_all << k;
             places[n++] = place_of(w, &its->targets[k], true);
         }
     }

@@ -186,9 +186,9 @@ static void number_senders(const fy_topology *t, fy_mix_schedule *schedule)
 }
 
 /*
- * Whether what a rank sums inside its node is of all ranks there, and no other one sums the same:
- * the order of what is added up on the way is nobody's, so two ranks might come to different bits.
- * Other nodes get the sum itself.
+ * Whether what a rank sums inside its node is of all ranks there, or of its tensor-parallel group,
+ * and no other one sums the same: the order of what is added up on the way is nobody's, so two
+ * ranks might come to different bits. Whoever else wants it gets the sum itself.
  */
 static bool may_add(const fy_topology *t, uint32_t op, uint32_t mode)
 {
@@ -196,8 +196,7 @@ static bool may_add(const fy_topology *t, uint32_t op, uint32_t mode)
     if (t->local_size == 1) {
         return false;
     }
-    return fy_mix_op_scatters(op) ? has_parts || t->local_tp == 1
-                                  : has_parts && t->local_tp == t->local_size;
+    return fy_mix_op_scatters(op) ? has_parts || t->local_tp == 1 : has_parts && t->local_tp > 1;
 }
 
 ferry_status fy_mix_schedule_build(const fy_topology *topology, uint32_t op, uint32_t mode,

@@ -69,7 +69,7 @@ typedef enum fy_mix_place_kind {
     FY_MIX_PLACE_INBOX,       /* own memory, written by `rank`: cell */
     FY_MIX_PLACE_PEER_OUTBOX, /* memory of `rank`, mapped: cell of its message 0 */
     FY_MIX_PLACE_PEER_INBOX,  /* memory of `rank`, mapped, for what this rank writes: cell */
-    FY_MIX_PLACE_ADDED        /* the same cell of all outboxes of the node, added up on the way */
+    FY_MIX_PLACE_ADDED        /* the same cell of all outboxes of the edge, added up on the way */
 } fy_mix_place_kind;
 
 /* From where the offset within a cell counts: the cell holds the block, the part or the sub-part.

@@ -276,7 +276,7 @@ static uint64_t read_by(const scene *c, const call *what, const ferry_mixed_work
                      what->mode == FERRY_MIXED_FUSED_BYTES2_MULTICAST;
     bool is_waits = what->mode == FERRY_MIXED_FUSED_WAITS_MULTICAST;
     bool adds =
-        scatters ? has_parts || (is_waits && s->local_tp == 1) : has_parts && s->local_tp == s->l;
+        scatters ? has_parts || (is_waits && s->local_tp == 1) : has_parts && s->local_tp > 1;
     uint64_t n_messages = (uint64_t)s->local_dp * s->inter_dp + (s->local_tp > 1);
     return device_has_multicast() && adds && s->l > 1 && !c->options.deterministic
                ? n_messages * message - work->inside_bytes_written

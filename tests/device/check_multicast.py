@@ -104,32 +104,62 @@ def case_nodes():
     assert status == 0 and out.count("in place") == 8 and "share a device" in err, (out, err)
 
 
-def case_nodes_fail():
-    """A call fails on some rank of some node: no node has objects then, and all results are right."""
+def case_groups():
+    """Tensor-parallel groups of a part of a node have objects of their own beside the node's."""
+    for ranks, words in ((4, ("4", "2", "1", "bf16")), (4, ("4", "2", "1", "f32", "deterministic")), (6, ("6", "3", "1", "bf16")),
+                         (6, ("6", "2", "1", "f32")), (8, ("8", "4", "1", "bf16")), (8, ("8", "2", "1", "bf16", "deterministic")),
+                         (8, ("4", "2", "2", "bf16")), (8, ("4", "2", "1", "bf16", "deterministic")),
+                         (8, ("4", "2", "2", "f32", "deterministic"))):
+        for devices in {"8", words[0]}:
+            status, out, err = groups(*words, ranks=ranks, STANDIN_DEVICES=devices)
+            assert status == 0 and out.count("by objects") == ranks and err.count(BY_OBJECTS) == ranks, (words, out, err)
+
+
+def fail_each(words, places, makers):
+    """A call fails on some rank: there are no objects then, of any node or group, and all results are right. makers: ranks
+    that make all the objects that they are in, and those that make none."""
     one = 'if [ $RANK = %d ]; then export STANDIN_FAIL=$CALL; fi; exec "$0" "$@"'
     for name in CALLS:
-        for rank, number in ((2, 1), (3, 1), (3, 2), (2, 3), (1, 4)):
-            status, out, err = groups("2", "2", "2", "bf16", program=one % rank, CALL=f"{name}:{number}", FERRY_DEADLINE="10")
+        for rank, number in places:
+            status, out, err = groups(*words, program=one % rank, CALL=f"{name}:{number}", FERRY_DEADLINE="10")
             where = (name, rank, number, status, out, err)
             assert status == 0 and len({line.split(": ")[1] for line in out.splitlines()}) == 1, where
             assert ("by objects" in out) == (WITHOUT not in err and BY_OBJECTS in err), where
-            # There are so many of these calls on each rank, but for who makes an object and who is given one.
+            # The first is of an object on each rank, but for who makes one and who is given one.
             makes = name in ("cuMulticastCreate", "cuMemExportToShareableHandle")
-            has = rank == 2 if makes else rank != 2 if name == "cuMemImportFromShareableHandle" else True
+            has = rank not in makers[1] if makes else rank not in makers[0] if name == "cuMemImportFromShareableHandle" else True
             assert number > 1 or not has or "by objects" not in out, where
 
 
-def case_nodes_killed():
-    """A rank that dies while objects are made is missed on all nodes, and nobody waits for its device."""
-    for name in ("cuMulticastGetGranularity:1", "cuMemImportFromShareableHandle:1", "cuMulticastAddDevice:1",
-                 "cuMulticastBindMem:1", "cuMemAddressReserve:1", "cuMemAddressReserve:2", "cuMemSetAccess:1",
-                 "cuLaunchKernel:1", "cuLaunchKernel:9"):
-        status, out, err = groups("2", "1", "2", "f32", program='"$0" "$@"; exit 0', STANDIN_KILL=name, FERRY_DEADLINE="4",
-                                  FERRY_LOG="error")
+def case_nodes_fail():
+    fail_each(("2", "2", "2", "bf16"), ((2, 1), (3, 1), (3, 2), (2, 3), (1, 4)), ((0, 2), (1, 3)))
+
+
+def case_groups_fail():
+    fail_each(("4", "2", "1", "bf16"), ((0, 1), (2, 1), (3, 1), (0, 2), (1, 2), (2, 2), (2, 3)), ((0,), (1, 3)))
+
+
+def kill_each(words, names):
+    """A rank that dies while objects are made, or used, is missed by all others, and nobody waits for its device."""
+    for name in names:
+        status, out, err = groups(*words, program='"$0" "$@"; exit 0', STANDIN_KILL=name, FERRY_DEADLINE="4", FERRY_LOG="error")
         assert status == 0 and out == "", (name, out, err)
         for rank in (0, 2, 3):
             said = [line for line in err.splitlines() if line.startswith(f"rank {rank}: ")]
             assert len(said) == 1 and "rank 1" in said[0].split(": ", 1)[1], (name, rank, err)
+
+
+def case_nodes_killed():
+    kill_each(("2", "1", "2", "f32"), (
+        "cuMulticastGetGranularity:1", "cuMemImportFromShareableHandle:1", "cuMulticastAddDevice:1", "cuMulticastBindMem:1",
+        "cuMemAddressReserve:1", "cuMemAddressReserve:2", "cuMemSetAccess:1", "cuLaunchKernel:1", "cuLaunchKernel:9"))
+
+
+def case_groups_killed():
+    """In the calls of the node's object, and of the group's."""
+    kill_each(("4", "2", "1", "bf16"), [f"{name}:{number}" for name in (
+        "cuMulticastGetGranularity", "cuMemImportFromShareableHandle", "cuMulticastAddDevice", "cuMulticastBindMem",
+        "cuMemSetAccess") for number in (1, 2)] + ["cuMemAddressReserve:3", "cuMemAddressReserve:4", "cuLaunchKernel:9"])
 
 
 def case_falls_back():

@@ -218,7 +218,7 @@ static inline moved moved_by(uint32_t op, uint32_t mode, const letters *l)
 }
 
 /*
- * By multicast objects of each node: whether one sum comes of all that a rank adds up inside the
+ * By multicast objects of nodes and of tensor-parallel groups in them: whether one sum comes of all that a rank adds up inside the
  * node; and what is read then, of what the tables have it read.
  */
 static inline bool adds_up(uint32_t op, uint32_t mode, const letters *l)
@@ -227,7 +227,7 @@ static inline bool adds_up(uint32_t op, uint32_t mode, const letters *l)
     if (!l->multicast || l->L == 1) {
         return false;
     }
-    return op_rows[op].shrinks ? !waits || l->a == 1 : !waits && l->a == l->L;
+    return op_rows[op].shrinks ? !waits || l->a == 1 : !waits && l->a > 1;
 }
 
 static inline uint64_t read_by_objects(uint32_t op, const letters *l, uint64_t read)

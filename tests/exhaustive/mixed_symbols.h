@@ -339,8 +339,8 @@ static inline symbol read_source(machine *m, uint32_t rank, const fy_mix_place *
 }
 
 /*
- * What all ranks of the node have in the same place, in the order of ranks from this one on: another
- * rank would come to other bits.
+ * What all ranks of the node, or of its tensor-parallel group, have in the same place, in the order
+ * of ranks from this one on: another rank would come to other bits.
  */
 static inline symbol read_added(machine *m, uint32_t rank, const fy_mix_place *p,
                                 const fy_mix_cut *cut, const at_step *step, uint64_t i)
@@ -348,10 +348,13 @@ static inline symbol read_added(machine *m, uint32_t rank, const fy_mix_place *p
     const fy_topology *t = &m->w->topologies[rank];
     uint64_t before = m->ranks[rank].seen.inside_read;
     symbol sum = {0};
+    bool is_of_node = p->edge == FY_MIX_EDGE_SPREAD_ALL;
+    uint32_t n = is_of_node ? t->local_size : t->local_tp;
+    check_machine(m, rank, is_of_node || p->edge == FY_MIX_EDGE_SPREAD_TP);
     check_machine(m, rank, m->w->k.adds && m->w->schedules[rank].edges[p->edge].added);
-    for (uint32_t j = 0; j < t->local_size; j++) {
+    for (uint32_t j = 0; j < n; j++) {
         fy_mix_place one = *p;
-        one.rank = rank - t->local_rank + (t->local_rank + j) % t->local_size;
+        one.rank = rank - t->local_rank % n + (t->local_rank + j) % n;
         one.kind = j == 0 ? FY_MIX_PLACE_OUTBOX : FY_MIX_PLACE_PEER_OUTBOX;
         symbol s = read_box(m, rank, &one, step, find_in_box(m, rank, &one, cut, step) + i);
         check_machine(m, rank, j == 0 || (s.chunk == sum.chunk && s.element == sum.element));

@@ -186,6 +186,19 @@ static void check_traffic(const traffic *t, const scheduled *w)
     }
 }
 
+/* Whether a source is, or has a part, of what another rank has written. */
+static bool comes_from(const scheduled *w, uint32_t rank, const fy_mix_place *p, uint32_t other)
+{
+    const fy_topology *me = &w->topologies[rank], *its = &w->topologies[other];
+    if (p->kind == FY_MIX_PLACE_ADDED) {
+        bool is_of_group =
+            p->edge == FY_MIX_EDGE_SPREAD_ALL || its->local_dp_rank == me->local_dp_rank;
+        return other != rank && its->inter_rank == me->inter_rank && is_of_group;
+    }
+    bool is_others = p->kind == FY_MIX_PLACE_INBOX || p->kind == FY_MIX_PLACE_PEER_OUTBOX;
+    return is_others && p->rank == other;
+}
+
 /* What came in a use is read in the stage that waits for it, and no later. */
 static void check_reads(const traffic *t, const scheduled *w, uint32_t rank)
 {
@@ -196,9 +209,11 @@ static void check_reads(const traffic *t, const scheduled *w, uint32_t rank)
             const fy_mix_sum *sum = &s->sums[step->first];
             for (uint32_t j = 0; step->kind == FY_STEP_SUM && j < sum->n; j++) {
                 const fy_mix_place *p = &s->places[sum->first + j];
-                if (p->kind == FY_MIX_PLACE_INBOX || p->kind == FY_MIX_PLACE_PEER_OUTBOX) {
-                    size_t at = traffic_at(t, p->edge, p->use, p->rank, rank);
-                    check_scheduled(w, t->waits[at] == 1 && t->wait_stage[at] == stage);
+                for (uint32_t other = 0; other < w->n_ranks; other++) {
+                    if (comes_from(w, rank, p, other)) {
+                        size_t at = traffic_at(t, p->edge, p->use, other, rank);
+                        check_scheduled(w, t->waits[at] == 1 && t->wait_stage[at] == stage);
+                    }
                 }
             }
         }
@@ -225,8 +240,10 @@ static void check_kind(const shape *s, const kind *k)
 
 static void check_topology(const shape *s)
 {
-    kind kinds[MOST_KINDS];
-    for (uint32_t i = 0, n = list_kinds(s, kinds); i < n; i++) {
+    kind kinds[2 * MOST_KINDS];
+    uint32_t n = list_kinds(s, kinds);
+    n += list_adding_kinds(s, kinds + n);
+    for (uint32_t i = 0; i < n; i++) {
         check_kind(s, &kinds[i]);
     }
 }

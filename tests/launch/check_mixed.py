@@ -624,7 +624,7 @@ def by_objects(shape, op, mode, m):
         return 0, 0
     if op.startswith("reduce-scatter"):
         return (d * (local - 2) * m / a, d * m / a) if has_parts or a == 1 else (0, 0)
-    return ((a - 2) * m / a, m / a) if has_parts and a == local else (0, 0)
+    return ((a - 2) * m / a, m / a) if has_parts and a > 1 else (0, 0)
 
 
 def case_predicted_objects():
@@ -633,7 +633,7 @@ def case_predicted_objects():
     some = set()
     with tempfile.TemporaryDirectory() as folder:
         for shape in (*SHAPES, *(Shape("--local-tp %d --local-dp %d --inter-tp %d --inter-dp %d" % sizes, *sizes) for sizes in
-                                 ((8, 1, 1, 1), (1, 8, 1, 1), (4, 2, 1, 1), (4, 1, 2, 1), (4, 1, 1, 2), (1, 4, 1, 3), (1, 4, 2, 1),
+                                 ((8, 1, 1, 1), (1, 8, 1, 1), (4, 2, 1, 1), (3, 2, 2, 1), (3, 2, 2, 2), (4, 1, 2, 1), (4, 1, 1, 2), (1, 4, 1, 3), (1, 4, 2, 1),
                                   (2, 2, 2, 2)))):
             words = (*shape.words.split(), "-b", str(piece), "-e", str(piece))
             for key in ("read_gbytes_per_s", "write_gbytes_per_s", "between_gbytes_per_s", "wait_us", "between_wait_us"):
@@ -653,7 +653,8 @@ def case_predicted_objects():
             assert by_line(exact) == by_line(plain), shape
         assert some == {(op, f"fused-{mode}-multicast", several) for op, mode, several in (
             ("all-reduce", "bytes1", False), ("all-reduce", "bytes1", True), ("all-reduce", "bytes2", True),
-            ("all-reduce-all-gather", "bytes1", True), ("reduce-scatter", "waits", False), ("reduce-scatter", "waits", True),
+            ("all-reduce-all-gather", "bytes1", False), ("all-reduce-all-gather", "bytes1", True),
+            ("all-reduce-all-gather", "bytes2", True), ("reduce-scatter", "waits", False), ("reduce-scatter", "waits", True),
             ("reduce-scatter-all-reduce", "waits", True), ("reduce-scatter-all-reduce", "bytes1", False),
             ("reduce-scatter-all-reduce", "bytes1", True), ("reduce-scatter-all-reduce", "bytes2", True))}, some
         out = good("bench", "mixed", "--predict", "--costs", os.path.join(folder, "costs.json"), "--ranks", "2")
