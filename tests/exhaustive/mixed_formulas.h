@@ -218,8 +218,8 @@ static inline moved moved_by(uint32_t op, uint32_t mode, const letters *l)
 }
 
 /*
- * By multicast objects of nodes and of tensor-parallel groups in them: whether one sum comes of all that a rank adds up inside the
- * node; and what is read then, of what the tables have it read.
+ * By multicast objects of nodes and of tensor-parallel groups in them: whether one sum comes of all
+ * that a rank adds up inside the node; and what is read then, of what the tables have it read.
  */
 static inline bool adds_up(uint32_t op, uint32_t mode, const letters *l)
 {
