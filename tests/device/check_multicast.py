@@ -19,6 +19,7 @@ import tempfile
 LIMIT_S = 120
 BY_OBJECTS = "goes by multicast objects"
 WITHOUT = "goes without multicast objects: "
+BY_THE_HOST = "goes without kernels, by the host: "
 # Calls of the driver's in the order in which objects are made, and how often each may fail before nothing does.
 CALLS = ("cuMulticastGetGranularity", "cuMulticastCreate", "cuMemExportToShareableHandle", "cuMemImportFromShareableHandle",
          "cuMulticastAddDevice", "cuMemCreate", "cuMulticastBindMem", "cuMemAddressReserve", "cuMemMap", "cuMemSetAccess")
@@ -79,12 +80,16 @@ def case_runs():
 
 
 def groups(*words, ranks=4, program='exec "$0" "$@"', **more):
-    """The status, output and log of ranks that are processes in nodes of their choice; nothing is left open."""
-    with tempfile.NamedTemporaryFile() as leaks:
-        status, out, err = ferry("launch", "-n", str(ranks), "--", "sh", "-c", program, OPTIONS.groups, *words,
-                                 STANDIN_MULTICAST_LEAKS=leaks.name, **more)
-        left = pathlib.Path(leaks.name).read_text(encoding="utf-8")
-    assert left == "", (words, more, left, err)
+    """The status, output and log of ranks that are processes in nodes of their choice; nothing is left open. Where a machine
+    is so busy that kernels do not meet in time, once more."""
+    for _ in range(3):
+        with tempfile.NamedTemporaryFile() as leaks:
+            status, out, err = ferry("launch", "-n", str(ranks), "--", "sh", "-c", program, OPTIONS.groups, *words,
+                                     STANDIN_MULTICAST_LEAKS=leaks.name, **more)
+            left = pathlib.Path(leaks.name).read_text(encoding="utf-8")
+        assert left == "", (words, more, left, err)
+        if BY_THE_HOST not in err:
+            break
     return status, out, err
 
 
@@ -93,7 +98,8 @@ def case_nodes():
     for ranks, words in ((2, ("2", "1", "1", "f32")), (4, ("2", "2", "2", "bf16")), (4, ("2", "1", "2", "bf16")),
                          (4, ("2", "2", "1", "bf16")), (4, ("2", "1", "1", "f32", "deterministic")),
                          (4, ("2", "2", "2", "bf16", "deterministic")), (6, ("3", "3", "2", "f32")), (6, ("3", "1", "1", "bf16")),
-                         (8, ("2", "2", "2", "bf16")), (8, ("4", "4", "1", "bf16", "deterministic")), (8, ("4", "1", "2", "f32"))):
+                         (8, ("2", "2", "2", "bf16")), (8, ("4", "4", "1", "bf16", "deterministic")),
+                         (8, ("4", "1", "2", "f32"))):
         status, out, err = groups(*words, ranks=ranks)
         assert status == 0 and out.count("by objects") == ranks and err.count(BY_OBJECTS) == ranks, (words, out, err)
         status, out, err = groups(*words, ranks=ranks, STANDIN_DEVICES=words[0])
@@ -124,7 +130,7 @@ def fail_each(words, places, makers):
             status, out, err = groups(*words, program=one % rank, CALL=f"{name}:{number}", FERRY_DEADLINE="10")
             where = (name, rank, number, status, out, err)
             assert status == 0 and len({line.split(": ")[1] for line in out.splitlines()}) == 1, where
-            assert ("by objects" in out) == (WITHOUT not in err and BY_OBJECTS in err), where
+            assert ("by objects" in out) == (BY_OBJECTS in err and WITHOUT not in err and BY_THE_HOST not in err), where
             # The first is of an object on each rank, but for who makes one and who is given one.
             makes = name in ("cuMulticastCreate", "cuMemExportToShareableHandle")
             has = rank not in makers[1] if makes else rank not in makers[0] if name == "cuMemImportFromShareableHandle" else True
