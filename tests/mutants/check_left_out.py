@@ -27,6 +27,9 @@ def main():
     kept = {m.test for m in every if m not in out} - {EQUIVALENT, "open"}
     assert kept <= bare and "unit/nvshmem_heap" in kept, kept - bare
     assert not left_out(every, names, ["libferry_cuda.so"]), "some are left out where nothing is missing"
+    bare = {name for name in names if "/ucx_cuda" not in name}
+    out = left_out(every, bare, ["libferry_cuda.so"])
+    assert out and all(m.test.split("/")[1].startswith("ucx_cuda") for m in out), "only those of a UCX with CUDA"
     assert not left_out([Mutant("src/plan/plan.c", "unit/plann")], bare), "a wrong name is not seen"
     return 0
 

@@ -74,11 +74,20 @@ def needs_nvcc(mutant, tests):
     return "/cuda/" in mutant.path or (is_of_devices and mutant.test not in tests)
 
 
+def leave_out_ucx(build, every):
+    """Those that want a UCX with memory of CUDA devices, where the build has found none."""
+    able = [m for m in every if m.test in build.tests or "/ucx_cuda" not in m.test]
+    if len(able) < len(every):
+        print("%d mutants are left out: this build has found no UCX that has memory of CUDA devices "
+              "(FERRY_UCX_CUDA)" % (len(every) - len(able)))
+    return able
+
+
 def leave_out_plugins(build, every):
     """Those of the plugins for CUDA and NVSHMEM, where the build has no compiler for the first, and so
     no stand-ins, on which both are tried."""
     if "libferry_cuda.so" in build.inputs:
-        return every
+        return leave_out_ucx(build, every)
     able = [m for m in every if not needs_nvcc(m, build.tests)]
     if len(able) < len(every):
         print("%d mutants of the plugins for CUDA and NVSHMEM are left out: this build was made without "
