@@ -40,7 +40,7 @@ ferry_status fy_check_output(const char *what, uint64_t n_rows, uint64_t row_byt
                              ferry_error *error)
 {
     fy_input same = {given->data, given->n_bytes, given->pitch};
-    fy_rows_in rows;
+    fy_rows_in rows = {0};
     FY_TRY(fy_check_input(what, n_rows, row_bytes, element_bytes, &same, &rows, error));
     *rows_out = (fy_rows_out){rows.data == NULL ? NULL : given->data, rows.pitch};
     return FERRY_OK;

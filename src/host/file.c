@@ -132,7 +132,7 @@ ferry_status fy_file_read_at(const char *path, uint64_t offset, uint64_t n_bytes
 
 ferry_status fy_file_size(const char *path, uint64_t *bytes_out, ferry_error *error)
 {
-    int descriptor;
+    int descriptor = -1;
     FY_TRY(open_regular(AT_FDCWD, path, path, &descriptor, bytes_out, error));
     close(descriptor);
     return FERRY_OK;

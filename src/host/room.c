@@ -105,7 +105,7 @@ static void consider(fy_room_found *found, uint64_t allowed, uint64_t used, cons
         found->room_bytes = room;
         found->allowed_bytes = allowed;
         found->used_bytes = used;
-        snprintf(found->limit, sizeof found->limit, "%s%s%s", before, name, behind);
+        snprintf(found->limit, sizeof found->limit, "%s%.400s%s", before, name, behind);
     }
 }
 

@@ -367,7 +367,7 @@ static ferry_status check_asked(const ferry_names *names, bool has_rest, const c
 ferry_status ferry_names_get_tensor_count(ferry_names *names, const char *naming, size_t *count_out,
                                           ferry_error *error)
 {
-    fy_naming *found;
+    fy_naming *found = NULL;
     FY_TRY(check_asked(names, naming != NULL && count_out != NULL, "ferry_names_get_tensor_count",
                        error));
     FY_TRY(fy_naming_find(names, naming, &found, error));
@@ -378,7 +378,7 @@ ferry_status ferry_names_get_tensor_count(ferry_names *names, const char *naming
 ferry_status ferry_names_tensor_at(ferry_names *names, const char *naming, size_t index,
                                    ferry_map_tensor *tensor_out, ferry_error *error)
 {
-    fy_naming *found;
+    fy_naming *found = NULL;
     FY_TRY(
         check_asked(names, naming != NULL && tensor_out != NULL, "ferry_names_tensor_at", error));
     FY_TRY(fy_naming_find(names, naming, &found, error));
@@ -442,7 +442,7 @@ ferry_status ferry_names_see(ferry_names *names, const char *naming, const char 
                              ferry_dtype dtype, uint32_t n_dims, const uint64_t *shape,
                              ferry_error *error)
 {
-    fy_naming *found;
+    fy_naming *found = NULL;
     FY_TRY(check_asked(names, naming != NULL && tensor != NULL && (shape != NULL || n_dims == 0),
                        "ferry_names_see", error));
     FY_TRY(fy_naming_find(names, naming, &found, error));
@@ -465,7 +465,7 @@ ferry_status ferry_names_see(ferry_names *names, const char *naming, const char 
 
 ferry_status ferry_names_check_seen(ferry_names *names, const char *naming, ferry_error *error)
 {
-    fy_naming *found;
+    fy_naming *found = NULL;
     FY_TRY(check_asked(names, naming != NULL, "ferry_names_check_seen", error));
     FY_TRY(fy_naming_find(names, naming, &found, error));
     for (size_t i = 0; i < found->n_tensors; i++) {
@@ -484,7 +484,7 @@ ferry_status ferry_names_check_seen(ferry_names *names, const char *naming, ferr
 static ferry_status count_found(ferry_names *n, const char *naming, const char *const *tensors,
                                 size_t n_tensors, size_t *count_out, ferry_error *error)
 {
-    fy_naming *found;
+    fy_naming *found = NULL;
     FY_TRY(fy_naming_find(n, naming, &found, error));
     *count_out = 0;
     for (size_t i = 0; i < n_tensors; i++) {

@@ -558,6 +558,7 @@ static ferry_status add_whole_target(joining *j, const fy_naming_tensor *t, cons
     for (uint32_t d = 0; d < t->n_dims; d++) {
         fy_split_destroy(splits[d]);
     }
+    j->shard = NULL;
     return status;
 }
 

@@ -32,7 +32,7 @@ ferry_status fy_cut_task(uint64_t task_id, uint64_t bytes, uint64_t element_byte
 ferry_status ferry_reference_segment_count(uint64_t bytes, uint64_t element_bytes,
                                            uint64_t slot_bytes, uint64_t *n_out, ferry_error *error)
 {
-    fy_cut cut;
+    fy_cut cut = {0};
     FY_TRY(fy_check_use(n_out != NULL, "counting segments needs a place for the count", error));
     FY_TRY(fy_cut_task(0, bytes, element_bytes, slot_bytes, &cut, error));
     *n_out = cut.n_segments;
@@ -43,7 +43,7 @@ ferry_status ferry_reference_segment_at(uint64_t bytes, uint64_t element_bytes, 
                                         uint64_t segment_index, uint64_t *first_byte_out,
                                         uint64_t *bytes_out, ferry_error *error)
 {
-    fy_cut cut;
+    fy_cut cut = {0};
     FY_TRY(fy_cut_task(0, bytes, element_bytes, slot_bytes, &cut, error));
     if (first_byte_out == NULL || bytes_out == NULL || segment_index >= cut.n_segments) {
         return fy_fail(error, FERRY_ERR_MISUSE,

@@ -122,7 +122,7 @@ static ferry_status read_nodes(const char *nodes, nodes_text *text_out, ferry_er
     nodes_text text = {0};
     const char *at = nodes;
     do {
-        uint64_t number;
+        uint64_t number = 0;
         FY_TRY(next_number(nodes, &at, &number, error));
         text.first = text.n_numbers == 0 ? number : text.first;
         text.sum += number;

@@ -312,7 +312,7 @@ static void test_root_listens(void **state)
         fy_meeting meeting = FY_MEETING_INIT;
         ferry_error error;
         char set[256];
-        int claim;
+        int claim = -1;
         uint16_t port = claim_port(&claim);
         snprintf(set, sizeof set, "RANK=0 WORLD_SIZE=2 MASTER_PORT=%u %s", port, rows[i].more);
         set_environment(set);
@@ -348,7 +348,7 @@ static void test_inherited_listener(void **state)
     fy_meeting meeting = FY_MEETING_INIT;
     ferry_error error;
     char set[256];
-    int fd = -1, claim;
+    int fd = -1, claim = -1;
     uint16_t port = claim_port(&claim);
     must(fy_listen("127.0.0.1", port, &fd, &port, &error), &error);
     fcntl(fd, F_SETFD, 0);

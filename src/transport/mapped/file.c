@@ -72,7 +72,7 @@ int fy_shared_file_make_huge(const char *name, const char *what, uint64_t bytes)
 {
     uint64_t n_free = free_huge_pages();
     uint64_t n_wanted = bytes / FY_HUGE_BYTES;
-    int fd;
+    int fd = -1;
     if (n_free < n_wanted) {
         fy_log(FERRY_LOG_DEBUG, "%s: %llu of the %llu huge pages wanted are free", what,
                (unsigned long long)n_free, (unsigned long long)n_wanted);
