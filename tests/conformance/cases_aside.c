@@ -10,28 +10,6 @@
 
 enum { PART = 60000, N_WORDS = 64, MOST_PUTS = 6 };
 
-static void copy(rank_context *me, ferry_buffer to, ferry_buffer from)
-{
-    ferry_box boxes[2] = {FERRY_BOX_INIT, FERRY_BOX_INIT};
-    for (int i = 0; i < 2; i++) {
-        boxes[i].buffer = i == 0 ? to : from;
-        boxes[i].n_dims = 1;
-        boxes[i].length[0] = from.bytes;
-        boxes[i].stride[0] = 1;
-    }
-    must(me, ferry_box_copy(&boxes[0], &boxes[1], NULL, NULL, &me->error));
-}
-
-/* The device that the engine has on this rank. */
-static int32_t own_device(const rank_context *me)
-{
-    uint32_t n = 0;
-    for (uint32_t rank = 0; rank < me->rank; rank++) {
-        n += ferry_world_node_of(me->world, rank) == ferry_world_node_of(me->world, me->rank);
-    }
-    return device_number((int32_t)n);
-}
-
 /* Bytes of this rank's part of a region, or of other memory of its device. */
 static ferry_buffer device_bytes(const rank_context *me, void *base, uint64_t bytes)
 {
@@ -84,7 +62,7 @@ static void put_one(rank_context *me, const memory *m, uint32_t to, const piece 
         source = device_bytes(me, (char *)m->far.base + one->offset, one->bytes);
     }
     if (kind != 0) {
-        copy(me, source, host);
+        copy_flat(me, source, host);
     }
     uint64_t offset = me->rank * PART + one->offset;
     if (signal != NULL) {
@@ -123,8 +101,8 @@ static void check_round(rank_context *me, const memory *m, uint32_t from, uint32
     for (uint32_t i = 0; i < n; i++) {
         fill(image + pieces[i].offset, pieces[i].bytes, pieces[i].seed);
     }
-    copy(me, ferry_buffer_of(found, PART),
-         device_bytes(me, (char *)ferry_region_base(m->region) + from * PART, PART));
+    copy_flat(me, ferry_buffer_of(found, PART),
+              device_bytes(me, (char *)ferry_region_base(m->region) + from * PART, PART));
     uint64_t bad = 0;
     while (bad < PART && found[bad] == image[bad]) {
         bad++;

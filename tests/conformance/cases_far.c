@@ -71,18 +71,6 @@ static int32_t device_of(uint32_t rank)
     return device_number((int32_t)(rank % 2));
 }
 
-static void copy(rank_context *me, ferry_buffer to, ferry_buffer from)
-{
-    ferry_box boxes[2] = {FERRY_BOX_INIT, FERRY_BOX_INIT};
-    for (int i = 0; i < 2; i++) {
-        boxes[i].buffer = i == 0 ? to : from;
-        boxes[i].n_dims = 1;
-        boxes[i].length[0] = from.bytes;
-        boxes[i].stride[0] = 1;
-    }
-    must(me, ferry_box_copy(&boxes[0], &boxes[1], NULL, NULL, &me->error));
-}
-
 static ferry_buffer part_of(ferry_buffer buffer, uint64_t offset, uint64_t bytes)
 {
     buffer.base = (char *)buffer.base + offset;
@@ -95,14 +83,14 @@ static void fill_far(rank_context *me, ferry_buffer far, uint64_t seed)
 {
     unsigned char *bytes = take(me, far.bytes);
     fill(bytes, far.bytes, seed);
-    copy(me, far, ferry_buffer_of(bytes, far.bytes));
+    copy_flat(me, far, ferry_buffer_of(bytes, far.bytes));
     free(bytes);
 }
 
 static void check_far(rank_context *me, ferry_buffer far, uint64_t seed, const char *what)
 {
     unsigned char *bytes = take(me, far.bytes);
-    copy(me, ferry_buffer_of(bytes, far.bytes), far);
+    copy_flat(me, ferry_buffer_of(bytes, far.bytes), far);
     size_t bad = mismatch(bytes, far.bytes, seed);
     expect(me, bad == far.bytes, "%s: byte %zu of %llu", what, bad, (unsigned long long)far.bytes);
     free(bytes);
@@ -226,7 +214,7 @@ static void put_into_far(rank_context *me, ferry_buffer far)
     for (int device = 0; device < 2; device++) {
         must(me, ferry_memory_alloc(NULL, device_kind(), device_number(device), PART,
                                     &sources[1 + device], &me->error));
-        copy(me, sources[1 + device], ferry_buffer_of(host, PART));
+        copy_flat(me, sources[1 + device], ferry_buffer_of(host, PART));
     }
     for (uint64_t i = 0; i < 3; i++) {
         char words[200];
@@ -255,7 +243,7 @@ static void put_into_far(rank_context *me, ferry_buffer far)
         must(me, ferry_transport_get(me->transport, next_rank(me), next, 2 * PART, &sources[i],
                                      NULL, &me->error));
         flush(me, next_rank(me));
-        copy(me, ferry_buffer_of(host + PART, PART), sources[i]);
+        copy_flat(me, ferry_buffer_of(host + PART, PART), sources[i]);
         size_t bad = mismatch(host + PART, PART, seed_of(me, 3, me->rank, 3));
         expect(me, bad == PART, "byte %zu of what was fetched from far memory", bad);
     }

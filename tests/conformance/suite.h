@@ -172,6 +172,11 @@ void fill(void *bytes, size_t n_bytes, uint64_t seed);
 size_t mismatch(const void *bytes, size_t n_bytes, uint64_t seed);
 size_t mismatch_byte(const void *bytes, size_t n_bytes, unsigned char value);
 
+/* All bytes of the one, as many as that has, to the beginning of the other, of whatever kinds. */
+void copy_flat(rank_context *me, ferry_buffer to, ferry_buffer from);
+/* The device that ranks of a node get where they take them in turn. */
+int32_t own_device(const rank_context *me);
+
 static inline uint64_t seed_of(const rank_context *me, uint64_t a, uint64_t b, uint64_t c)
 {
     uint64_t state = me->seed * 0x100000001b3u + a;

@@ -125,6 +125,27 @@ size_t mismatch_byte(const void *bytes, size_t n_bytes, unsigned char value)
     return n_bytes;
 }
 
+void copy_flat(rank_context *me, ferry_buffer to, ferry_buffer from)
+{
+    ferry_box boxes[2] = {FERRY_BOX_INIT, FERRY_BOX_INIT};
+    for (int i = 0; i < 2; i++) {
+        boxes[i].buffer = i == 0 ? to : from;
+        boxes[i].n_dims = 1;
+        boxes[i].length[0] = from.bytes;
+        boxes[i].stride[0] = 1;
+    }
+    must(me, ferry_box_copy(&boxes[0], &boxes[1], NULL, NULL, &me->error));
+}
+
+int32_t own_device(const rank_context *me)
+{
+    uint32_t n = 0;
+    for (uint32_t rank = 0; rank < me->rank; rank++) {
+        n += ferry_world_node_of(me->world, rank) == ferry_world_node_of(me->world, me->rank);
+    }
+    return device_number((int32_t)n);
+}
+
 ferry_region *alloc_region(rank_context *me, uint64_t bytes)
 {
     ferry_region *region = NULL;

@@ -23,36 +23,9 @@ typedef struct work {
     uint32_t n;
 } work;
 
-static ferry_buffer flat(void *bytes, uint64_t n)
-{
-    return ferry_buffer_of(bytes, n);
-}
-
-static void copy(rank_context *me, ferry_buffer to, ferry_buffer from)
-{
-    ferry_box boxes[2] = {FERRY_BOX_INIT, FERRY_BOX_INIT};
-    for (int i = 0; i < 2; i++) {
-        boxes[i].buffer = i == 0 ? to : from;
-        boxes[i].n_dims = 1;
-        boxes[i].length[0] = from.bytes;
-        boxes[i].stride[0] = 1;
-    }
-    must(me, ferry_box_copy(&boxes[0], &boxes[1], NULL, NULL, &me->error));
-}
-
 static uint64_t whole_bytes(const task *t, int side)
 {
     return GUARD + (uint64_t)t->rows * t->pitch[side] * t->element + GUARD;
-}
-
-/* The device of a rank that is the so-manieth of its node, as engines that have one take it. */
-static int32_t own_device(const rank_context *me)
-{
-    uint32_t n = 0;
-    for (uint32_t rank = 0; rank < me->rank; rank++) {
-        n += ferry_world_node_of(me->world, rank) == ferry_world_node_of(me->world, me->rank);
-    }
-    return device_number((int32_t)n);
 }
 
 /* The same on all ranks; big: some tasks take many slots. */
@@ -143,7 +116,7 @@ static void fill_all(rank_context *me, const work *w, uint64_t version)
             const task *t = &w->tasks[i];
             if ((side == 0 ? t->from : t->to) == me->rank) {
                 unsigned char *bytes = image(me, w, i, side, version);
-                copy(me, t->buffer[side], flat(bytes, whole_bytes(t, side)));
+                copy_flat(me, t->buffer[side], ferry_buffer_of(bytes, whole_bytes(t, side)));
                 free(bytes);
             }
         }
@@ -164,7 +137,7 @@ static void check_all(rank_context *me, const work *w, uint64_t version)
             memcpy(wanted + GUARD + r * t->pitch[1] * t->element,
                    source + GUARD + r * t->pitch[0] * t->element, row);
         }
-        copy(me, flat(found, n), t->buffer[1]);
+        copy_flat(me, ferry_buffer_of(found, n), t->buffer[1]);
         uint64_t bad = 0;
         while (bad < n && found[bad] == wanted[bad]) {
             bad++;
