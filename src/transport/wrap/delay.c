@@ -190,6 +190,7 @@ static void fill_inner_host(delay_layer *delay)
                  .ring = host_ring,
                  .watch = host->watch == NULL ? NULL : host_watch,
                  .unwatch = host->unwatch == NULL ? NULL : host_unwatch,
+                 .memory = host->memory,
                  .log = host->log},
         .delay = delay,
     };
