@@ -167,7 +167,9 @@ void fy_statistics_local(ferry_service *service, const fy_item *item, int64_t be
 
 void fy_statistics_end(ferry_service *service)
 {
-    service->statistics.seconds = seconds(fy_now_ns() - service->run->begin_ns);
+    int64_t now_ns = fy_now_ns();
+    fy_statistics_go_on(service, now_ns); /* no wait is longer than the run */
+    service->statistics.seconds = seconds(now_ns - service->run->begin_ns);
     service->statistics.n_runs += service->run->outcome.status == FERRY_OK;
 }
 
