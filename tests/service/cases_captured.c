@@ -79,16 +79,26 @@ static ferry_queue *adopt(rank_context *me, void *stream)
     return queue;
 }
 
-/* From what is given to the sources, a run, and from the targets to what is found. */
-static void put_run(rank_context *me, const ring *r, ferry_queue *queue, void *stream)
+static void put_sources(const ring *r, void *stream)
 {
     for (size_t t = 0; t < N_TASKS; t++) {
         graphs_copy(stream, r->sources[t].base, r->given + t * BYTES, BYTES);
     }
-    must(me, ferry_service_run(r->service, queue, &me->error));
+}
+
+static void put_found(const ring *r, void *stream)
+{
     for (size_t t = 0; t < N_TASKS; t++) {
         graphs_copy(stream, r->found + t * BYTES, r->targets[t].base, BYTES);
     }
+}
+
+/* From what is given to the sources, a run, and from the targets to what is found. */
+static void put_run(rank_context *me, const ring *r, ferry_queue *queue, void *stream)
+{
+    put_sources(r, stream);
+    must(me, ferry_service_run(r->service, queue, &me->error));
+    put_found(r, stream);
 }
 
 static uint64_t seed_for(const rank_context *me, const ring *r, uint64_t launch, uint32_t rank,
@@ -234,17 +244,20 @@ static void see_refusal(void *context, ferry_log_level level, const char *line)
 /*
  * Two copies of a graph: what comes before the other is over fails, and both end. The queue is
  * gone, so that is logged; and a run of one rank alone is not over before the others launch it.
+ * Copies are not in it: those of both would go to one place.
  */
 static void launch_twice(rank_context *me, const ring *r, void *stream)
 {
     void *graphs[2], *second = graphs_stream_apart(stream, r->found);
     ferry_queue *queue = adopt(me, stream), *other = adopt(me, second);
     _Atomic bool is_refused = false;
+    give(me, r, 400);
+    put_sources(r, stream);
+    graphs_synchronize(stream);
     graphs_begin(stream, GRAPHS_RELAXED);
-    put_run(me, r, queue, stream);
+    must(me, ferry_service_run(r->service, queue, &me->error));
     graphs_end_n(stream, 2, graphs);
     ferry_queue_destroy(queue);
-    give(me, r, 400);
     meet_outside(me);
     if (me->rank == 0) {
         ferry_log_configure(FERRY_LOG_ERROR, see_refusal, (void *)&is_refused);
@@ -260,8 +273,10 @@ static void launch_twice(rank_context *me, const ring *r, void *stream)
         graphs_launch(graphs[0], stream);
     }
     graphs_synchronize(stream);
-    expect_found(me, r, 400, "launched twice");
     graphs_synchronize(second);
+    put_found(r, stream); /* what is not pinned may be read at once */
+    graphs_synchronize(stream);
+    expect_found(me, r, 400, "launched twice");
     ferry_queue_destroy(other);
     graphs_close(second);
     graphs_free(graphs[0]);

@@ -42,7 +42,7 @@ static void bind_once(rank_context *me, uint64_t number, bool from_ferry, bool s
                    "%s lies elsewhere", found.name);
         }
     }
-    must(me, ferry_service_clear_requests(service, &me->error));
+    clear_all(me, service);
     matrix_free(m);
     ferry_service_destroy(service);
 }
@@ -151,13 +151,18 @@ static void *read_front(void *context)
     return NULL;
 }
 
-static void swap_front(reader *r, uint64_t version)
+/* Both look into the same images of memory of devices: nobody reads from here on. */
+static void hold_reader(reader *r)
 {
     atomic_store(&r->paused, false);
     atomic_store(&r->pause, true);
     while (!atomic_load(&r->paused)) {
         sleep_ms(1);
     }
+}
+
+static void let_read(reader *r, uint64_t version)
+{
     atomic_store(&r->version, version);
     atomic_store(&r->pause, false);
 }
@@ -218,11 +223,10 @@ void case_swap(rank_context *me)
                    (unsigned long long)ferry_service_version(service), (unsigned long long)number);
             number = ferry_service_version(service);
             front++;
-            expect_front(me, m, service, number, front);
-            swap_front(&r, front);
-        } else {
-            expect_front(me, m, service, number, front);
         }
+        hold_reader(&r);
+        expect_front(me, m, service, number, front);
+        let_read(&r, front);
     }
     atomic_store(&r.version, UINT64_MAX);
     pthread_join(thread, NULL);

@@ -15,9 +15,9 @@ standin_context standin_contexts[MOST_DEVICES];
 _Atomic int standin_lost[MOST_DEVICES];
 _Thread_local bool standin_in_host_function;
 
-static pid_t owner; /* who called cuInit; 0: nobody */
+static _Atomic pid_t owner; /* who called cuInit; 0: nobody */
 static int n_devices = 2;
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of retaining */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of the start and of retaining */
 static _Thread_local standin_context *stack[MOST_NESTED];
 static _Thread_local int depth;
 static _Atomic uint64_t state;
@@ -112,23 +112,34 @@ static void choose_seed(void)
     }
 }
 
-CUresult CUDAAPI cuInit(unsigned flags)
+/* Under the lock. */
+static CUresult start(pid_t process)
 {
     const char *text = getenv("STANDIN_DEVICES");
-    if (flags != 0) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
-    if (owner != 0) {
-        return owner == getpid() ? CUDA_SUCCESS : CUDA_ERROR_NOT_INITIALIZED;
-    }
-    owner = getpid();
     n_devices = text != NULL ? atoi(text) : n_devices;
     n_devices = n_devices < 0 ? 0 : n_devices > MOST_DEVICES ? MOST_DEVICES : n_devices;
     choose_seed();
     for (int d = 0; d < MOST_DEVICES; d++) {
         standin_contexts[d].device = d;
     }
+    owner = process;
     return n_devices > 0 ? CUDA_SUCCESS : CUDA_ERROR_NO_DEVICE;
+}
+
+/* Threads may come here at once: whoever returns finds all of it. */
+CUresult CUDAAPI cuInit(unsigned flags)
+{
+    pid_t here = getpid();
+    CUresult result = CUDA_SUCCESS;
+    if (flags != 0) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    if (owner == 0) { /* a child of fork takes no lock, which a thread of its parent may hold */
+        pthread_mutex_lock(&lock);
+        result = owner == 0 ? start(here) : CUDA_SUCCESS;
+        pthread_mutex_unlock(&lock);
+    }
+    return owner == here ? result : CUDA_ERROR_NOT_INITIALIZED;
 }
 
 CUresult CUDAAPI cuDriverGetVersion(int *version)
