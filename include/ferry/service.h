@@ -133,7 +133,7 @@ FERRY_API ferry_transport *ferry_service_transport(const ferry_service *service)
 /*
  * Bytes [pos, pos + size) of a buffer, to or from a PE, which may be this one. Task ids are unique
  * per (source, destination): a second registration of one is FERRY_ERR_INVALID_INPUT, and so is a
- * size of zero. The memory must stay until the service is finalized or cleared.
+ * size of 0. Memory must stay until the service is finalized or cleared; a device's, on all ranks.
  */
 FERRY_API ferry_status ferry_service_register_send(ferry_service *service, uint64_t task_id,
                                                    const ferry_buffer *src, uint64_t src_pos,

@@ -327,8 +327,9 @@ static bool have_all_left(const fy_mix_kernel *kernel, const ferry_world *world)
 }
 
 /*
- * Collective, but where the world has failed: no kernel uses this rank's memory any more. A rank
- * that has died has none; of one that was stopped nobody knows, and what it may yet write to stays.
+ * Collective, but where the world has failed: no kernel uses this rank's memory any more, and
+ * nobody has it open. A rank that has died has none; of one that was stopped nobody knows, and what
+ * it may yet write to stays.
  */
 static bool part(fy_mix_kernel *kernel, ferry_world *world)
 {
@@ -484,13 +485,13 @@ static ferry_status settle_memory(opening *o, bool *all_out, ferry_error *error)
     for (uint32_t i = 0; i < o->comm->world->n_ranks; i++) {
         *all_out = *all_out && words[i].can != 0;
     }
-    if (*all_out) {
+    if (*all_out) { /* from here on others may have this rank's memory open */
+        FY_TRY(ferry_region_alloc(o->comm->wires.transport, FERRY_MEMORY_HOST, 0, sizeof(uint64_t),
+                                  &o->kernel->farewells, error));
         o->status = connect(o, words);
         FY_TRY(all_can(o, all_out, error));
     }
-    return !*all_out ? FERRY_OK
-                     : ferry_region_alloc(o->comm->wires.transport, FERRY_MEMORY_HOST, 0,
-                                          sizeof(uint64_t), &o->kernel->farewells, error);
+    return FERRY_OK;
 }
 
 /* From the beginning; *all_out: kernels of all ranks have met. *once_more: they may the next time.

@@ -272,6 +272,15 @@ void meet_outside(rank_context *me)
     }
 }
 
+void meet_left(rank_context *me, uint32_t n_left)
+{
+    _Atomic uint64_t *n_came = &me->shared->word[COUNT_OF(me->shared->word) - 2];
+    atomic_fetch_add(n_came, 1);
+    while (atomic_load(n_came) < n_left) {
+        sleep_ms(1);
+    }
+}
+
 void expect_named(rank_context *me, uint32_t victim)
 {
     char name[32];

@@ -53,6 +53,8 @@ void end_later(rank_context *me, uint32_t us, bool stops);
  * then, whose end it would miss when another one dies.
  */
 void meet_outside(rank_context *me);
+/* The same of those who are left, so many, once in a case: memory is freed that others had open. */
+void meet_left(rank_context *me, uint32_t n_left);
 
 /* Fails unless the last sentence names this rank. */
 void expect_named(rank_context *me, uint32_t victim);

@@ -91,7 +91,7 @@ def case_made():
                 for engine in ("inproc", "shm"):
                     about = json.loads(good("run", path, "--json", "--iterations", "2", "--verify", "each",
                                             "--memory", kind, "--transport", engine, *more,
-                                            env=environment(kind, STANDIN_STRICT="1", STANDIN_PEERS="1")))
+                                            env=environment(kind, STANDIN_PEERS="1")))
                     assert about["verified"]["times"] == 3, about["verified"]
     for in_boxes in (False, True) if STANDIN else ():
         path, seen = write_made(in_boxes), 0
@@ -391,9 +391,11 @@ def calls():
 
 
 def ends(path, engine, **variables):
-    """A run under a fault goes well, or ends all ranks with a sentence: nothing else."""
+    """A run under a fault goes well, or ends all ranks with a sentence: nothing else.
+
+    Behind an end nobody waits until others have closed what they had open, nor closes what cannot be."""
     words = ["run", path, "--memory", "cuda", "--transport", engine, "--iterations", "1"]
-    status, out, err = ask(*words, env=environment("cuda", **variables))
+    status, out, err = ask(*words, env=environment("cuda", STANDIN_LAX="1", **variables))
     lines = [line for line in err.splitlines() if not line.startswith("stand-in: ")]
     assert status in (0, 1), (variables, status, err)
     assert len(lines) == status and all(line.startswith("ferry run: ") for line in lines), (variables, err)
@@ -406,7 +408,6 @@ def case_ways():
     if not STANDIN:
         return
     path = write()
-    strict = {"STANDIN_STRICT": "1"}
     for opens, variables in ((True, {"STANDIN_PEERS": "1"}), (True, {"STANDIN_DEVICES": "1"}),
                              (True, {"STANDIN_DEVICES": "1", "STANDIN_VIRTUAL": "1"}),
                              (True, {"STANDIN_PEERS": "1", "STANDIN_VIRTUAL": "1"}),
@@ -415,11 +416,11 @@ def case_ways():
         for more in ((), ("--commit", "swap", "--checksum", "end")):
             about = json.loads(good("run", path, "--json", "--iterations", "3", "--verify", "each",
                                     "--memory", "cuda", "--transport", "shm", *more,
-                                    env=environment("cuda", **strict, **variables)))
+                                    env=environment("cuda", **variables)))
             used = (about["paths"]["mapped"] > 0, about["paths"]["staged"] > 0)
             assert used == (opens, not opens), (variables, about["paths"])
     about = json.loads(good("run", path, "--json", "--iterations", "1", "--memory", "cuda", "--transport",
-                            "shm", env=environment("cuda", **strict)))
+                            "shm", env=environment("cuda")))
     assert about["paths"]["mapped"] > 0 and about["paths"]["staged"] > 0, about["paths"]
     status, _, err = ask("run", path, "--iterations", "1", "--memory", "cuda", "--transport", "shm",
                          env=environment("cuda", STANDIN_NO_IPC="1", FERRY_LOG="info"))
@@ -463,7 +464,7 @@ def case_killed():
         for number, more in ((1, {}), (4, {"STANDIN_VIRTUAL": "1"})):
             status, _, err = ask("run", path, "--memory", "cuda", "--transport", "shm", "--iterations", "2",
                                    env=environment("cuda", STANDIN_PEERS="1", STANDIN_KILL=f"{name}:{number}",
-                                                   **more))
+                                                   STANDIN_LAX="1", **more))
             assert status == 0 or (status == 1 and "rank 1 " in err), (name, number, status, err)
             seen += status
     assert seen > 20, seen

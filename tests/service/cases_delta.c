@@ -74,7 +74,7 @@ static void delta_once(rank_context *me, uint64_t seed, uint32_t paths, uint32_t
     run_version(me, s, service, &memory, 1 + 2 * SCENE_EDITS, true, "destinations were changed");
     run_version(me, s, service, &memory, 2, false, "all has changed");
     run_version(me, s, service, &memory, 1, false, "back to what it was");
-    must(me, ferry_service_clear_requests(service, &me->error));
+    clear_all(me, service);
     scene_give_back(me, s, &memory);
     ferry_service_destroy(service);
     free(s);
@@ -131,7 +131,7 @@ static void pairs_once(rank_context *me, uint64_t number, bool swap, bool from_f
         expect(me, run != 3 || moved(&now) == 0 || has_far_memory(), "%llu bytes moved for nothing",
                (unsigned long long)moved(&now));
     }
-    must(me, ferry_service_clear_requests(service, &me->error));
+    clear_all(me, service);
     matrix_free(m);
     ferry_service_destroy(service);
 }
@@ -220,7 +220,7 @@ static void marked_once(rank_context *me, bool swap, bool from_ferry)
     run_marked(me, &all, 3, "nothing", 3, "others are marked");
     rebind_same(me, &all);
     run_marked(me, &all, 4, "*", 4, "marked after a rebind");
-    must(me, ferry_service_clear_requests(all.service, &me->error));
+    clear_all(me, all.service);
     matrix_free(all.m);
     ferry_service_destroy(all.service);
 }

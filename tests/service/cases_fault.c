@@ -41,7 +41,7 @@ void case_flip(rank_context *me)
             }
             meet(me);
         }
-        must(me, ferry_service_clear_requests(service, &me->error));
+        clear_all(me, service);
         scene_give_back(me, s, &memory);
         ferry_service_destroy(service);
     }
@@ -122,6 +122,7 @@ void case_lose(rank_context *me)
         expect_truth(me, m, service, 1);
     }
     ferry_service_destroy(service);
+    meet_left(me, me->n_ranks);
     matrix_free(m);
 }
 
@@ -170,6 +171,7 @@ void case_abort(rank_context *me)
         sleep_ms(1); /* the memory of threads is everybody's */
     }
     ferry_service_destroy(service);
+    meet_left(me, me->n_ranks);
     matrix_free(m);
 }
 
@@ -193,6 +195,7 @@ static void hurt_in_runs(rank_context *me, bool stops)
               ferry_service_run(service, NULL, &me->error));
     expect_named(me, victim);
     ferry_service_destroy(service);
+    meet_left(me, me->n_ranks - 1);
     matrix_free(m);
 }
 
@@ -239,6 +242,7 @@ void case_killed_early(rank_context *me)
     expect(me, status == FERRY_ERR_PEER_LOST, "%s: %.400s", ferry_status_name(status),
            me->error.message);
     ferry_plan_destroy(plan);
+    meet_left(me, me->n_ranks - 1);
     matrix_free(m);
 }
 
@@ -408,6 +412,7 @@ void case_resume(rank_context *me)
         ferry_service_destroy(service);
     }
     ferry_world_destroy(world);
+    meet_left(me, left);
     matrix_free(m);
 }
 
@@ -500,6 +505,7 @@ void case_resume_tasks(rank_context *me)
     if (world != me->world) {
         ferry_world_destroy(world);
     }
+    meet_left(me, me->n_ranks);
     scene_give_back(me, s, &memory);
     free(s);
 }
@@ -538,6 +544,7 @@ void case_recover_pairs(rank_context *me)
            (unsigned long long)whole, (unsigned long long)version);
     ferry_service_destroy(service);
     ferry_world_destroy(world);
+    meet_left(me, me->n_ranks - (me->engine->threads ? 0 : 1));
     matrix_free(m);
 }
 
@@ -767,9 +774,9 @@ void case_recover_onto(rank_context *me)
         ferry_service_destroy(l.service);
         ferry_tensors_destroy(l.sources);
         ferry_tensors_destroy(l.targets);
-        matrix_free(l.m);
         ferry_world *world = NULL;
         must(me, ferry_world_shrink(me->world, 0, &world, &me->error));
+        matrix_free(l.m); /* nobody has it open any more */
         ferry_world_destroy(me->world);
         me->world = world;
         l.next = most_of(me, world, failed) + 1;

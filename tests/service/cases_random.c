@@ -88,7 +88,7 @@ static void run_service(rank_context *me, uint64_t seed, const scene_limits *lim
         scene_draw(s, seed * 16 + i, me->n_ranks, limits);
         scene_take(me, s, ferry_service_transport(service), &memory);
         run_scene(me, s, service, &memory, &setup.options);
-        must(me, ferry_service_clear_requests(service, &me->error));
+        clear_all(me, service);
         scene_give_back(me, s, &memory);
     }
     if (one_in(&random, 2)) {
@@ -152,7 +152,7 @@ void case_caps(rank_context *me)
             scene_expect(me, s, service, &memory, 1, "a small cap");
             scene_check_statistics(me, s, service, rows[i].cap);
         }
-        must(me, ferry_service_clear_requests(service, &me->error));
+        clear_all(me, service);
         scene_give_back(me, s, &memory);
         ferry_service_destroy(service);
     }

@@ -30,7 +30,7 @@ static void set_up(rank_context *me, fixture *f, uint64_t number, const scene_li
 
 static void tear_down(rank_context *me, fixture *f)
 {
-    must(me, ferry_service_clear_requests(f->service, &me->error));
+    clear_all(me, f->service);
     scene_give_back(me, f->scene, &f->memory);
     ferry_service_destroy(f->service);
     free(f->scene);

@@ -254,6 +254,7 @@ static void *run_rank(void *context)
         }
     }
     must(me, ferry_service_clear_requests(service, &me->error));
+    must(me, ferry_world_barrier(me->world, &me->error)); /* nobody has it open any more */
     for (size_t i = 0; i < me->n_tensors; i++) {
         tensor *t = &me->tensors[i];
         for (unsigned j = 0; j < 2; j++) {

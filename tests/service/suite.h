@@ -24,6 +24,10 @@ void setup_draw(const rank_context *me, service_setup *setup, uint64_t *random);
 /* Created and initialized. */
 ferry_service *open_service(rank_context *me, const ferry_service_options *options);
 
+/* Of all ranks: what one has opened of another's memory of devices it closes then, and not before.
+ */
+void clear_all(rank_context *me, ferry_service *service);
+
 ferry_service_statistics statistics_of(rank_context *me, const ferry_service *service);
 ferry_destination destination_of(rank_context *me, const ferry_service *service, uint64_t index);
 

@@ -31,6 +31,12 @@ ferry_service *open_service(rank_context *me, const ferry_service_options *optio
     return service;
 }
 
+void clear_all(rank_context *me, ferry_service *service)
+{
+    must(me, ferry_service_clear_requests(service, &me->error));
+    meet(me);
+}
+
 ferry_service_statistics statistics_of(rank_context *me, const ferry_service *service)
 {
     ferry_service_statistics statistics = FERRY_SERVICE_STATISTICS_INIT;

@@ -289,12 +289,25 @@ CUresult CUDAAPI cuMemAlloc(CUdeviceptr *place, size_t bytes)
     return CUDA_SUCCESS;
 }
 
+/* One that is stopped, or is over and only waited for, closes nothing: nobody can wait for it. */
+static bool can_close(int pid)
+{
+    char path[64], state = 'X';
+    snprintf(path, sizeof path, "/proc/%d/stat", pid);
+    FILE *file = fopen(path, "re");
+    if (file != NULL) {
+        (void)fscanf(file, "%*d (%*[^)]) %c", &state);
+        fclose(file);
+    }
+    return strchr("XZTt", state) == NULL;
+}
+
 /* cuda.h leaves open what becomes of memory that another process has open, and that is freed. */
 static void say_who_has_it(const block *one)
 {
-    for (int i = 0; i < MOST_OPENERS; i++) {
+    for (int i = 0; i < MOST_OPENERS && getenv("STANDIN_LAX") == NULL; i++) {
         int pid = __atomic_load_n(&one->shared->openers[i], __ATOMIC_ACQUIRE);
-        if (pid > 0 && kill(pid, 0) == 0 && getenv("STANDIN_STRICT") != NULL) {
+        if (pid > 0 && can_close(pid)) {
             fprintf(stderr, "stand-in: memory is freed that process %d has open\n", pid);
             abort();
         }

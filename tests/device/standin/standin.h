@@ -25,10 +25,10 @@
  * "cuMemAlloc": that call waits while a stream does; STANDIN_TURNS: device 0 of rank 1 is what rank
  * 0 calls device 1, and so on; STANDIN_PEERS: devices reach each other's memory; STANDIN_NO_IPC:
  * allocations have no handles for other processes, as those of a pool; STANDIN_VIRTUAL: they are
- * pieces of virtual memory; STANDIN_MULTICAST: devices have multicast objects; STANDIN_STRICT:
- * memory that is freed while another process has it open ends the process; STANDIN_PTX, a file:
- * kernels are executed from that PTX, see ptx/ptx.h; STANDIN_PTX_COUNTS, a file: which, how often,
- * and how many instructions.
+ * pieces of virtual memory; STANDIN_MULTICAST: devices have multicast objects; STANDIN_LAX:
+ * memory may be freed while another process has it open, which else ends the process; STANDIN_PTX,
+ * a file: kernels are executed from that PTX, see ptx/ptx.h; STANDIN_PTX_COUNTS, a file: which, how
+ * often, and how many instructions.
  */
 
 enum { MOST_DEVICES = 8 };
