@@ -554,13 +554,14 @@ static bool is_same_area(const checker *c, const fy_end *send, const fy_end *rec
 
 /*
  * A rank that sends a task to itself from where it receives it changes nothing: only its reading
- * counts, which still must not meet what others write.
+ * counts, which still must not meet what others write. Not so of a pair: what its owner writes to
+ * the source, between runs, readers of that buffer would see.
  */
 static bool changes_nothing(const checker *c, uint32_t my_rank, const fy_end *receive)
 {
     const fy_ends *sends = &c->registry->sends;
-    const fy_end *send =
-        receive->peer != my_rank ? NULL : fy_ends_find(sends, my_rank, receive->task_id);
+    bool may_stay = receive->peer == my_rank && !is_pair(c, receive);
+    const fy_end *send = may_stay ? fy_ends_find(sends, my_rank, receive->task_id) : NULL;
     return send != NULL && is_same_area(c, send, receive);
 }
 

@@ -369,6 +369,26 @@ static void test_pairs(void **state)
     }
 }
 
+/* What in one buffer may stay where it is: as one of a pair it would be written as readers read. */
+static void test_pair_that_is_its_source(void **state)
+{
+    static const char *const says[2][3] = {
+        {"task 1 ", "reads, once", NULL}, /* the source is the front */
+        {"task 1 ", "reads: one", NULL},  /* and the back */
+    };
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        fy_registry registry = {0};
+        ferry_box source = whole_buffer(i);
+        add_end(&registry, true, 1, ME, &source);
+        ferry_box box = whole_buffer(10);
+        add_end(&registry, false, 1, ME, &box);
+        registry.held[registry.n_held - 1].front = whole_buffer(0).buffer;
+        registry.held[registry.n_held - 1].back = whole_buffer(1).buffer;
+        expect_conflict(&registry, "a pair that is its source", says[i]);
+    }
+}
+
 /* Small tensors one behind the other, each its own buffer. */
 static void test_many(void **state)
 {
@@ -479,6 +499,7 @@ int main(void)
         cmocka_unit_test(test_grid),
         cmocka_unit_test(test_high_numbers),
         cmocka_unit_test(test_pairs),
+        cmocka_unit_test(test_pair_that_is_its_source),
         cmocka_unit_test(test_many),
         cmocka_unit_test(test_odd_strides),
         cmocka_unit_test(test_reads),

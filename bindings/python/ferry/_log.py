@@ -8,6 +8,7 @@ import logging
 import os
 import struct
 import threading
+import traceback
 from typing import Optional, Union
 
 from . import _ferry, _publish
@@ -71,9 +72,12 @@ class _Reader:
         # Not by log(): the line was written elsewhere, not by this thread in this file.
         if self.logger.isEnabledFor(level):
             name = self.logger.name
-            self.logger.handle(
-                self.logger.makeRecord(name, level, "libferry", 0, line, (), None, "ferry")
-            )
+            record = self.logger.makeRecord(name, level, "libferry", 0, line, (), None, "ferry")
+            try:
+                self.logger.handle(record)
+            except Exception:  # of a handler: the next lines are not lost for it
+                if logging.raiseExceptions:
+                    traceback.print_exc()
 
     def close(self) -> None:
         if self.pid != os.getpid():  # a child of fork: the thread and its lines are the parent's
@@ -122,7 +126,8 @@ def log_to(
     ``logging``; by default it is the logger's own level now. It holds until the next call, whatever
     services ask for. ``trace`` has the number 5. Records come from a thread of their own, soon after
     the line was written and in its order; the last ones when the process ends or ``log_to`` is called
-    again, which wait for handlers for ten seconds at most. Where lines come faster than handlers take them, some are lost, and a warning says how many.
+    again, which wait for handlers for ten seconds at most. What a handler raises is
+    printed, as ``logging`` does it. Where lines come faster than handlers take them, some are lost, and a warning says how many.
 
     >>> import ferry, logging
     >>> ferry.log_to("ferry", "info")

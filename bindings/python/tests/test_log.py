@@ -1,6 +1,7 @@
 # Copyright The ferry authors. SPDX-License-Identifier: Apache-2.0
 """The library's log as records of Python's logging."""
 
+import contextlib
 import io
 import logging
 import os
@@ -125,6 +126,26 @@ class Log(unittest.TestCase):
         lines = self.lines()
         self.assertEqual(sum("carries bytes" in line for line in lines), 21, lines)
         self.assertFalse(any("were lost" in line for line in lines))
+
+    def test_handlers_that_raise(self):
+        """They lose no lines of other handlers, nor their own later ones."""
+
+        class Raising(Kept):
+            def emit(self, record):
+                super().emit(record)
+                raise ValueError("no room")
+
+        raising = Raising()
+        self.logger.addHandler(raising)
+        self.addCleanup(self.logger.removeHandler, raising)
+        ferry.log_to(self.logger, "trace")
+        with contextlib.redirect_stderr(io.StringIO()) as told:
+            run_world()
+            run_world()
+            lines = self.lines()
+        self.assertGreater(len(lines), 1)
+        self.assertEqual([record.getMessage() for record in raising.records], lines)
+        self.assertEqual(told.getvalue().count("ValueError: no room"), len(lines))
 
     def test_lost_lines_are_counted(self):
         gate, taken = threading.Event(), threading.Event()
