@@ -123,13 +123,13 @@ def case_faults_of_nodes_that_are_not_there():
 
 
 def case_slow_nodes_of_the_cluster_itself():
-    """By classes too: time and limit are then the bound's."""
+    """By classes too: time and limit are then the bound's, and batches have a latency."""
     spec = spec_of()
     spec["cluster"]["nodes"] = {"0": {"rank_gbytes_per_s": 1}}
     path = FOLDER / "slow.json"
     path.write_text(json.dumps(spec))
     slow, = simulate(path, "--method", "classes")
-    assert slow["seconds"] == slow["bound_s"] and slow["limit_rank"] < 8, slow
+    assert 1 <= slow["seconds"] / slow["bound_s"] < 1.01 and slow["limit_rank"] < 8, slow
 
 
 def case_nothing_travels():
@@ -455,7 +455,7 @@ def case_classes_that_relay():
     # Receivers that also send: what they wait for is not known, and no schedule is faster than this.
     near, exact = by_both(spec_of_replicas(64, first_rank=0))
     assert near["relays"] == "chains, at least" and 0.6 < near["seconds"] / exact["seconds"] < 1, (near, exact)
-    # Rates of single nodes are not known to classes.
+    # What nodes with rates of their own would pass on is not known to classes.
     slow = spec_of_replicas(64)
     slow["cluster"]["nodes"] = {"0": {"rank_gbytes_per_s": 0.1}}
     path = FOLDER / "replicas.json"
@@ -464,6 +464,31 @@ def case_classes_that_relay():
     assert near["relays"] == "not counted" and near["seconds"] >= near["bound_s"], near
     out = good("simulate", path, "--method", "classes")
     assert "*, relays: not counted" in out, out
+
+
+def case_classes_with_nodes_of_their_own():
+    """One of three senders of a third each is on a slow node: by classes that takes as long as by the schedule."""
+    whole = [{"match": "*"}]
+    spec = {
+        "format": "ferry.spec/1",
+        "tensors": [{"name": "w", "shape": [3000, 100], "dtype": "u8"}],
+        "source": {"mesh": [["dp", 3]], "rules": whole},
+        "destination": {"mesh": [["dp", 1]], "first_rank": 3, "rules": whole},
+        "cluster": {"ranks_per_node": 1, "rank_gbytes_per_s": 50, "node_gbytes_per_s": 400},
+    }
+    for nodes, words, seconds, limit in (
+        ({}, (), 300000 / 50e9, "ingress"),
+        ({"1": {"node_gbytes_per_s": 2}}, (), 100000 / 2e9, "node_egress"),
+        ({"2": {"rank_gbytes_per_s": 2}, "0": {"rank_gbytes_per_s": 40}}, (), 100000 / 2e9, "egress"),
+        ({"1": {"node_gbytes_per_s": 2}}, ("--fault", "nic:1=0.5"), 100000 / 1e9, "node_egress"),
+        ({"1": {"node_gbytes_per_s": 2}}, ("--fault", "slow:1=0.25"), 100000 / 0.5e9, "node_egress"),
+    ):
+        spec["cluster"]["nodes"] = nodes
+        path = FOLDER / "nodes.json"
+        path.write_text(json.dumps(spec))
+        for method in ("classes", "schedule"):
+            found = simulate(path, "--method", method, *words)[-1]
+            assert abs(found["seconds"] / seconds - 1) < 0.1 and found["limit"] == limit, (nodes, words, method, found)
 
 
 def case_many_ranks():

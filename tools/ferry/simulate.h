@@ -84,10 +84,18 @@ typedef struct simulate_cases {
     size_t n, capacity;
 } simulate_cases;
 
+/* A node with rates of its own, in which a fault is counted already. */
+typedef struct simulate_node {
+    uint32_t number;
+    double rank_rate, node_rate;
+} simulate_node;
+
 /* Rates and latency as a cluster file has them: what the plan cannot be asked for. */
 typedef struct simulate_rates {
     uint32_t ranks_per_node;
     double rank_rate, node_rate, latency;
+    const simulate_node *nodes; /* ascending */
+    size_t n_nodes;
     double copy_rate;   /* of all CPUs of a node together; 0: devices copy, or nothing limits it */
     double row_seconds; /* that a byte in short rows takes beside that */
     double piece_seconds; /* and each piece of a tensor that is copied */
@@ -135,7 +143,7 @@ void simulate_predict(const simulate_request *request, const ferry_spec *spec,
 void simulate_consider(simulate_case *found, double seconds, uint32_t rank, const char *limit);
 /* With the fault, if there is one. */
 double simulate_rank_rate(const simulate_rates *rates, uint32_t rank);
-double simulate_node_rate(const simulate_rates *rates, uint32_t node);
+double simulate_node_rate(const simulate_rates *rates, uint32_t number);
 
 /* ---- simulate_classes.c ---- */
 

@@ -301,6 +301,20 @@ static void consider_relays(const estimate *e, simulate_case *found)
     }
 }
 
+/* Whether it takes longer because of a node that has rates of its own: what ports that relay would
+ * do then is not known here. */
+static bool is_held_up(const estimate *e, const simulate_case *found)
+{
+    simulate_rates alike = *e->rates;
+    estimate other = *e;
+    simulate_case its = *found;
+    alike.n_nodes = 0;
+    other.rates = &alike;
+    its.seconds = 0;
+    add_up(&other, 0, &its);
+    return its.seconds < 0.999 * found->seconds;
+}
+
 ferry_status simulate_by_classes(const simulate_request *request, const ferry_plan *plan,
                                  const simulate_rates *rates, const ferry_plan_bound *bound,
                                  simulate_case *found, ferry_error *error)
@@ -317,13 +331,12 @@ ferry_status simulate_by_classes(const simulate_request *request, const ferry_pl
     FY_THEN(status, look_at_all(&e));
     if (status == FERRY_OK) {
         add_up(&e, 0, found);
-        bool is_slower = found->seconds < 0.999 * found->bound; /* a node of the cluster's own */
-        if (found->seconds < found->bound) {
+        if (found->seconds < found->bound) { /* others of a class may cross more borders */
             simulate_consider(found, found->bound, bound->rank,
                               ferry_plan_bound_reason_name(bound->reason));
         }
         bool may_relay = e.fans != NULL && simulate_most_receivers(e.fans) > 1;
-        if (may_relay && is_slower) {
+        if (may_relay && is_held_up(&e, found)) {
             found->relays = "not counted";
         } else if (may_relay) {
             consider_relays(&e, found);

@@ -22,10 +22,28 @@ static bool has_fault(const simulate_rates *rates, uint32_t node)
     return rates->fault.text != NULL && rates->fault.factor > 0 && rates->fault.node == node;
 }
 
+static int compare_number(const void *key, const void *item)
+{
+    uint32_t number = *(const uint32_t *)key, other = ((const simulate_node *)item)->number;
+    return (number > other) - (number < other);
+}
+
+/* NULL: one as all others are. */
+static const simulate_node *node_of(const simulate_rates *rates, uint32_t number)
+{
+    return rates->n_nodes == 0 ? NULL
+                               : bsearch(&number, rates->nodes, rates->n_nodes,
+                                         sizeof *rates->nodes, compare_number);
+}
+
 double simulate_rank_rate(const simulate_rates *rates, uint32_t rank)
 {
-    bool slow = has_fault(rates, rank / rates->ranks_per_node) && !rates->fault.is_network;
-    return slow ? rates->rank_rate * rates->fault.factor : rates->rank_rate;
+    uint32_t number = rank / rates->ranks_per_node;
+    const simulate_node *node = node_of(rates, number);
+    bool slow = has_fault(rates, number) && !rates->fault.is_network;
+    return node != NULL ? node->rank_rate
+           : slow       ? rates->rank_rate * rates->fault.factor
+                        : rates->rank_rate;
 }
 
 /* Of what a node's CPUs do otherwise. */
@@ -35,9 +53,12 @@ static double copy_factor(const simulate_rates *rates, uint32_t node)
     return slow ? rates->fault.factor : 1;
 }
 
-double simulate_node_rate(const simulate_rates *rates, uint32_t node)
+double simulate_node_rate(const simulate_rates *rates, uint32_t number)
 {
-    return has_fault(rates, node) ? rates->node_rate * rates->fault.factor : rates->node_rate;
+    const simulate_node *node = node_of(rates, number);
+    return node != NULL               ? node->node_rate
+           : has_fault(rates, number) ? rates->node_rate * rates->fault.factor
+                                      : rates->node_rate;
 }
 
 void simulate_consider(simulate_case *found, double seconds, uint32_t rank, const char *limit)

@@ -311,6 +311,38 @@ static simulate_case *add_case(simulating *s, const simulate_case *found)
     return &cases->at[cases->n++];
 }
 
+static int compare_nodes(const void *a, const void *b)
+{
+    const simulate_node *x = a, *y = b;
+    return (x->number > y->number) - (x->number < y->number);
+}
+
+/* The nodes of a cluster that have rates of their own; whether their keys are numbers, the spec
+ * says. */
+static simulate_node *list_nodes(const json_t *cluster, size_t *n_out)
+{
+    json_t *nodes = json_object_get(cluster, "nodes"), *node;
+    const char *key;
+    size_t n = 0;
+    simulate_node *list = calloc(json_object_size(nodes) + 1, sizeof *list);
+    json_object_foreach (nodes, key, node) {
+        if (list == NULL) {
+            break;
+        }
+        double rank_rate = number_of(cluster, "rank_gbytes_per_s", 1);
+        double node_rate = number_of(cluster, "node_gbytes_per_s", 1);
+        list[n++] =
+            (simulate_node){.number = (uint32_t)strtoul(key, NULL, 10),
+                            .rank_rate = 1e9 * number_of(node, "rank_gbytes_per_s", rank_rate),
+                            .node_rate = 1e9 * number_of(node, "node_gbytes_per_s", node_rate)};
+    }
+    if (n > 0) {
+        qsort(list, n, sizeof *list, compare_nodes);
+    }
+    *n_out = n;
+    return list;
+}
+
 static void predict_json(simulating *s, json_t *root, const cluster_file *file,
                          const simulate_fault *fault, simulate_case *found)
 {
@@ -328,7 +360,9 @@ static void predict_json(simulating *s, json_t *root, const cluster_file *file,
     if (fault != NULL) {
         rates.fault = *fault;
     }
-    char *text = json_dumps(root, JSON_COMPACT);
+    simulate_node *nodes = list_nodes(cluster, &rates.n_nodes);
+    rates.nodes = nodes;
+    char *text = nodes == NULL ? NULL : json_dumps(root, JSON_COMPACT);
     ferry_status status = text == NULL ? FERRY_ERR_NO_MEMORY : FERRY_OK;
     FY_THEN(status, ferry_spec_parse(text, strlen(text), s->request->path, &spec, &error));
     if (status == FERRY_OK) {
@@ -340,6 +374,7 @@ static void predict_json(simulating *s, json_t *root, const cluster_file *file,
     }
     ferry_spec_destroy(spec);
     free(text);
+    free(nodes);
 }
 
 /* ---- another order of the destination's ranks ---- */
