@@ -466,6 +466,23 @@ def case_classes_that_relay():
     assert "*, relays: not counted" in out, out
 
 
+def case_classes_whose_first_rank_crosses_no_border():
+    """Each rank sends to the next one: of those that do the same only the third's bytes leave its node. The bound knows."""
+    rows = [{"match": "*", "shard": [{"dim": 0, "axis": "tp"}]}]
+    spec = {
+        "format": "ferry.spec/1",
+        "tensors": [{"name": "w", "shape": [4000, 100], "dtype": "u8"}],
+        "source": {"mesh": [["tp", 4]], "rules": rows},
+        "destination": {"mesh": [["tp", 4]], "first_rank": 1, "rules": rows},
+        "cluster": {"ranks_per_node": 3, "rank_gbytes_per_s": 50, "node_gbytes_per_s": 5},
+    }
+    path = FOLDER / "borders.json"
+    path.write_text(json.dumps(spec))
+    found, = simulate(path, "--method", "classes")
+    assert abs(found["seconds"] / (100000 / 5e9) - 1) < 0.01, found
+    assert found["limit"] in ("node_egress", "node_ingress"), found
+
+
 def case_classes_with_nodes_of_their_own():
     """One of three senders of a third each is on a slow node: by classes that takes as long as by the schedule."""
     whole = [{"match": "*"}]
