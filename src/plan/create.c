@@ -247,11 +247,16 @@ static ferry_status check_not_empty(const ferry_plan *plan, ferry_error *error)
         FY_TRY(fy_routes_check_alignment(&plan->routes, error));
     }
     FY_TRY(find_chosen(plan, &any_chosen, error));
+    if (!any_chosen && plan->subset == NULL) {
+        return fy_fail(error, FERRY_ERR_INVALID_PLAN,
+                       "the plan moves and copies nothing, 0 bytes: the spec has no tensor for the "
+                       "destination");
+    }
     if (!any_chosen) {
         return fy_fail(error, FERRY_ERR_INVALID_PLAN,
                        "the plan moves and copies nothing, 0 bytes: no tensor of the destination "
                        "fits the subset \"%.400s\"",
-                       plan->subset == NULL ? "*" : plan->subset);
+                       plan->subset);
     }
     if (plan->n_lost > 0 && plan->n_lost == plan->problem.n_ranks) {
         return fy_fail(error, FERRY_ERR_INVALID_PLAN,

@@ -332,6 +332,10 @@ def case_plans_of_nothing_say_why():
                               (["--without", "1,0"], "all of its ranks, 2, are left out as lost")):
             status, out, error = ask("plan", spec, *words)
             assert (status, out) == (1, "") and wanted in error and error.count("\n") == 1, (words, error)
+        empty = Path(folder) / "empty.json"
+        empty.write_text(json.dumps({**SPEC, "tensors": []}))
+        status, out, error = ask("plan", empty)
+        assert (status, out) == (1, "") and "the spec has no tensor for the destination\n" in error, error
 
 
 def case_specs_that_are_refused():
