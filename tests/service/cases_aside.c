@@ -219,6 +219,7 @@ void case_aside(rank_context *me)
         }
         n_aside += wanted;
         must(me, ferry_service_clear_requests(service, &me->error));
+        meet(me); /* those of the node have each other's tensors open until then */
         give_back(me, w);
         ferry_service_destroy(service);
     }

@@ -314,10 +314,11 @@ static bool read_one(void)
 
 static void *carry(void *context)
 {
+    unsigned turn = 0;
     for (;;) {
         nap();
         if (!is_lost()) {
-            (void)(draw(4) == 0 && read_one());
+            (void)(turn++ % 4 == 0 && read_one());
             (void)deliver_one();
         }
         pthread_mutex_lock(&lock);
