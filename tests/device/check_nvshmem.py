@@ -92,7 +92,8 @@ def case_info():
     assert "NVSHMEM_HEAP_KIND" in why and "SYSMEM" in why, why
 
 
-DEVICES = {"NVSHMEM_HEAP_KIND": "DEVICE", "FERRY_NODES": "2", "STANDIN_PEERS": "1", "STANDIN_LACKS": ""}
+DEVICES = {"NVSHMEM_HEAP_KIND": "DEVICE", "NVSHMEM_SYMMETRIC_SIZE": "64M", "FERRY_NODES": "2", "STANDIN_PEERS": "1",
+           "STANDIN_LACKS": ""}
 
 
 def sent(*words):
@@ -119,7 +120,7 @@ def case_devices_differ():
 
 
 def case_devices_lost():
-    refused("ended the world", STANDIN_NODE="1", STANDIN_LOSES="20", FERRY_DEADLINE="1", memory="cuda",
+    refused("ended the world", STANDIN_NODE="1", STANDIN_LOSES="20", FERRY_DEADLINE="3", memory="cuda",
             **DEVICES)
 
 
