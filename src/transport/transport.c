@@ -348,7 +348,8 @@ static ferry_status flush(ferry_transport *transport, uint32_t peer, ferry_error
             ferry_status its =
                 engine->table->flush(engine->state, peer, status == FERRY_OK ? error : NULL);
             status = status == FERRY_OK ? its : status;
-            transport->owes_aside = transport->owes_aside && !(is_aside && its == FERRY_OK);
+            bool is_paid = is_aside && peer == FERRY_ANY_RANK && its == FERRY_OK;
+            transport->owes_aside = transport->owes_aside && !is_paid;
         }
     }
     if (status == FERRY_OK && transport->uses_aside) {

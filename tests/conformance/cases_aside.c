@@ -129,6 +129,48 @@ static void refuse(rank_context *me, const memory *m)
                                   (me->n_ranks + 1) * PART - 1, &far, NULL, &me->error));
 }
 
+/*
+ * Bytes for each of the others; then others of the own node are flushed, which tells nothing of the
+ * bytes; and a signal, that comes with no bytes at all.
+ */
+static void put_and_flush_others(rank_context *me, const memory *m, uint32_t round)
+{
+    ferry_buffer nothing = ferry_buffer_of(NULL, 0);
+    ferry_signal signal = {.region = m->words, .offset = 8 * (uint64_t)me->rank, .value = round};
+    const piece whole = {.bytes = PART, .seed = seed_of(me, round, me->rank, 5)};
+    uint32_t own_node = ferry_world_node_of(me->world, me->rank);
+    for (uint32_t k = 1; k < me->n_ranks; k++) {
+        uint32_t to = (me->rank + k) % me->n_ranks;
+        put_one(me, m, to, &whole, 1, NULL);
+        for (uint32_t other = 0; other < me->n_ranks; other++) {
+            if (other != to && ferry_world_node_of(me->world, other) == own_node) {
+                must(me, ferry_transport_flush(me->transport, other, NULL, &me->error));
+            }
+        }
+        must(me, ferry_transport_put_signal(me->transport, to, m->words, 0, &nothing, &signal, NULL,
+                                            &me->error));
+    }
+}
+
+static void check_others(rank_context *me, const memory *m, uint32_t round, unsigned char *images)
+{
+    unsigned char *found = take(me, PART);
+    for (uint32_t from = 0; from < me->n_ranks; from++) {
+        if (from == me->rank) {
+            continue;
+        }
+        wait_signal(me, m->words, from, FERRY_COMPARE_GE, round, from);
+        fill(images + from * PART, PART, seed_of(me, round, from, 5));
+        copy(me, ferry_buffer_of(found, PART),
+             device_bytes(me, (char *)ferry_region_base(m->region) + from * PART, PART));
+        expect(me, memcmp(found, images + from * PART, PART) == 0,
+               "round %u: a signal of rank %u has overtaken its bytes", (unsigned)round,
+               (unsigned)from);
+    }
+    free(found);
+    meet(me);
+}
+
 void case_aside(rank_context *me)
 {
     memory m = {.host = take(me, PART)};
@@ -148,6 +190,16 @@ void case_aside(rank_context *me)
         for (uint32_t from = 0; from < me->n_ranks; from++) {
             wait_signal(me, m.words, from, FERRY_COMPARE_GE, round, from);
             check_round(me, &m, from, round, images + from * PART);
+        }
+        meet(me);
+        put_and_flush_others(me, &m, 1000 + round);
+        check_others(me, &m, 1000 + round, images);
+        ferry_signal again = {.region = m.words, .value = 0};
+        for (uint32_t from = 0; from < me->n_ranks; from++) { /* words of the next round */
+            again.offset = 8 * (uint64_t)from;
+            ferry_buffer nothing = ferry_buffer_of(NULL, 0);
+            must(me, ferry_transport_put_signal(me->transport, me->rank, m.words, 0, &nothing,
+                                                &again, NULL, &me->error));
         }
         meet(me);
     }
