@@ -171,6 +171,9 @@ static ferry_status put(ferry_transport *transport, const move *call, const ferr
         fy_carriage what = {call->peer, call->region, call->offset, call->buffer};
         return fy_carry_put(transport, &what, signal == NULL ? NULL : &view, error);
     }
+    if (fy_region_is_aside(call->region)) { /* and no bytes: the engine of words does not know it */
+        return fy_carry_signal(transport, call->peer, &view, error);
+    }
     if (signal != NULL) {
         FY_TRY(fy_transport_await_aside(transport, error));
     }

@@ -87,8 +87,8 @@ static void put_round(rank_context *me, const memory *m, uint32_t to, uint32_t r
     }
     if (is_alone || n == 0) {
         ferry_buffer nothing = ferry_buffer_of(NULL, 0);
-        must(me, ferry_transport_put_signal(me->transport, to, m->words, 0, &nothing, &signal, NULL,
-                                            &me->error));
+        must(me, ferry_transport_put_signal(me->transport, to, m->region, 0, &nothing, &signal,
+                                            NULL, &me->error));
     }
 }
 
@@ -147,8 +147,8 @@ static void put_and_flush_others(rank_context *me, const memory *m, uint32_t rou
                 must(me, ferry_transport_flush(me->transport, other, NULL, &me->error));
             }
         }
-        must(me, ferry_transport_put_signal(me->transport, to, m->words, 0, &nothing, &signal, NULL,
-                                            &me->error));
+        must(me, ferry_transport_put_signal(me->transport, to, m->region, 0, &nothing, &signal,
+                                            NULL, &me->error));
     }
 }
 
