@@ -172,3 +172,15 @@ bool fy_aside_tell(ferry_service *service)
     }
     return worked;
 }
+
+ferry_status fy_aside_is_there(ferry_service *service, uint32_t *peer_out, ferry_error *error)
+{
+    const fy_run_state *run = service->run;
+    if (run->n_puts_away == 0) {
+        return FERRY_OK;
+    }
+    uint32_t newest = run->first_away + run->n_puts_away - 1;
+    const fy_away *away = &run->away[newest % service->program->packing[true].n];
+    *peer_out = service->program->channels[away->channel].peer;
+    return fy_transport_reached(service->transport, away->ticket, error);
+}

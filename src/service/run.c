@@ -350,7 +350,8 @@ static bool is_flushed(ferry_service *service)
         return true;
     }
     run->flush_ns = run->flush_ns == 0 ? now_ns : run->flush_ns;
-    status = fy_transport_try_flush(service->transport, &peer, &why);
+    status = fy_aside_is_there(service, &peer, &why);
+    FY_THEN(status, fy_transport_try_flush(service->transport, &peer, &why));
     if (status == FERRY_OK) {
         service->is_dirty = false;
         return true;

@@ -75,5 +75,10 @@ ferry_status fy_burst_put(ferry_service *service, fy_channel_state *state, uint3
 ferry_status fy_aside_begin(ferry_service *service, const fy_channel_state *state, uint32_t first,
                             uint32_t n, ferry_error *error);
 bool fy_aside_tell(ferry_service *service);
+/*
+ * Whether all that was put so is in place, of a run that is given up: a flush of the transport may
+ * be one that another service has begun before. FERRY_ERR_TIMEOUT without a sentence: not yet.
+ */
+ferry_status fy_aside_is_there(ferry_service *service, uint32_t *peer_out, ferry_error *error);
 
 #endif

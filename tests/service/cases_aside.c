@@ -226,3 +226,66 @@ void case_aside(rank_context *me)
     expect(me, n_aside > 0 || !has_aside(), "nothing went by slots of devices in any round");
     free(w);
 }
+
+/*
+ * Two services on one transport, whose runs are given up at once: what either has put is in place
+ * before its own run is over, and not only what the other one waits for.
+ */
+void case_aside_cancelled(rank_context *me)
+{
+    enum { N_SERVICES = 2 };
+    ferry_service *services[N_SERVICES];
+    work *works[N_SERVICES];
+    service_setup setup;
+    ferry_transport *transport = NULL;
+    uint64_t random = me->seed * 78, version = 0;
+    if (!has_aside()) {
+        return;
+    }
+    setup_init(me, &setup, "");
+    must(me, ferry_transport_open(me->world, setup.options.engines, &transport, &me->error));
+    setup.options.transport = transport;
+    setup.options.engines = NULL;
+    setup.options.slot_bytes = 16 << 10;
+    for (int i = 0; i < N_SERVICES; i++) {
+        works[i] = take(me, sizeof *works[i]);
+        draw(me, works[i], &random, true);
+        services[i] = open_service(me, &setup.options);
+        take_buffers(me, works[i]);
+        register_all(me, services[i], works[i]);
+        must(me, ferry_service_schedule(services[i], &me->error));
+    }
+    for (uint32_t round = 0; round < times_of(me, 12, 100); round++) {
+        ferry_request *requests[N_SERVICES];
+        uint32_t n_tests = random_below(&random, 20000);
+        version++;
+        for (int i = 0; i < N_SERVICES; i++) {
+            fill_all(me, works[i], version);
+            must(me, ferry_service_start(services[i], NULL, &requests[i], &me->error));
+        }
+        for (int i = 0; i < N_SERVICES; i++) { /* the other one goes on, and is waited for first */
+            bool done = false;
+            for (uint32_t n = 0; n <= n_tests; n++) {
+                (void)ferry_request_test(requests[N_SERVICES - 1], &done, &me->error);
+            }
+            ferry_request_cancel(requests[i]);
+        }
+        for (int i = N_SERVICES - 1; i >= 0; i--) {
+            ferry_status status = ferry_request_wait(requests[i], &me->error);
+            expect(me, status == FERRY_OK || status == FERRY_ERR_ABORTED, "%s: %s",
+                   ferry_status_name(status), me->error.message);
+            ferry_request_destroy(requests[i]);
+        }
+        for (int i = N_SERVICES - 1; i >= 0; i--) { /* what is late meets what comes anew */
+            must(me, ferry_service_run(services[i], NULL, &me->error));
+            check_all(me, works[i], version);
+        }
+    }
+    for (int i = 0; i < N_SERVICES; i++) {
+        must(me, ferry_service_clear_requests(services[i], &me->error));
+        give_back(me, works[i]);
+        ferry_service_destroy(services[i]);
+        free(works[i]);
+    }
+    ferry_transport_close(transport);
+}

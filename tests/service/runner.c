@@ -28,6 +28,7 @@ static const case_row cases[] = {
     {.name = "shared_transport", .n_ranks = 3, .run = case_shared_transport},
     {.name = "beside", .n_ranks = 4, .run = case_beside},
     {.name = "aside", .n_ranks = 4, .run = case_aside},
+    {.name = "aside_cancelled", .n_ranks = 4, .run = case_aside_cancelled},
     {.name = "polling", .n_ranks = 3, .run = case_polling},
     {.name = "askers", .n_ranks = 3, .run = case_askers},
     {.name = "cancel", .n_ranks = 3, .run = case_cancel},

@@ -60,6 +60,7 @@ void case_delta_fan(rank_context *me);
 
 /* cases_aside.c */
 void case_aside(rank_context *me);
+void case_aside_cancelled(rank_context *me);
 
 /* cases_beside.c */
 void case_beside(rank_context *me);

@@ -13,8 +13,9 @@
  *
  * Variables: STANDIN_NODE, how many PEs a node has (all); STANDIN_START=fails or =hangs: what
  * becomes of the start on the last PE; STANDIN_LOSES, "3": from that call on what is put at other
- * nodes never gets there, and a quiet waits for it for ever; NVSHMEM_SYMMETRIC_SIZE in bytes, or
- * with K or M; NVSHMEM_HEAP_KIND.
+ * nodes never gets there, and a quiet waits for it for ever; STANDIN_SLOW, for how many moments of
+ * 50 us a quiet does nothing first; NVSHMEM_SYMMETRIC_SIZE in bytes, or with K or M;
+ * NVSHMEM_HEAP_KIND.
  */
 #include "device/nvshmem/standin.h"
 #include "device/standin/standin.h"
@@ -595,7 +596,11 @@ void nvshmem_uint64_p(uint64_t *to, const uint64_t value, int pe)
 
 void nvshmem_quiet(void)
 {
+    const char *slow = getenv("STANDIN_SLOW");
     enter("nvshmem_quiet");
+    for (uint64_t left = slow == NULL ? 0 : strtoull(slow, NULL, 10); left > 0; left--) {
+        nap();
+    }
     while (read_one()) {}
     for (bool more = true; more;) {
         more = is_lost() ? waiting != NULL : deliver_one();
