@@ -112,6 +112,21 @@ static void check_round(rank_context *me, const memory *m, uint32_t from, uint32
     free(found);
 }
 
+/* Of ranks whose memory is mapped here devices copy it; NVSHMEM fetches nothing. */
+static void get_from_all(rank_context *me, const memory *m)
+{
+    for (uint32_t k = 1; k < me->n_ranks; k++) {
+        uint32_t peer = (me->rank + k) % me->n_ranks;
+        bool is_mapped = ferry_region_pointer(m->region, peer) != NULL;
+        ferry_status status =
+            ferry_transport_get(me->transport, peer, m->region, 0, &m->far, NULL, &me->error);
+        expect(me, status == (is_mapped ? FERRY_OK : FERRY_ERR_UNSUPPORTED),
+               "a get from rank %u: %s", (unsigned)peer, ferry_status_name(status));
+        bool says_why = strstr(me->error.message, "put") != NULL;
+        expect(me, is_mapped || says_why, "a get is refused with: %s", me->error.message);
+    }
+}
+
 static void refuse(rank_context *me, const memory *m)
 {
     ferry_region *other = NULL;
@@ -181,6 +196,7 @@ void case_aside(rank_context *me)
     must(me, ferry_memory_alloc(NULL, device_kind(), own_device(me), PART, &m.far, &me->error));
     memset(images, 0, me->n_ranks * PART); /* the region is zero */
     refuse(me, &m);
+    get_from_all(me, &m);
     for (uint32_t round = 1; round <= (me->is_long ? 300u : 30u); round++) {
         for (uint32_t k = 1; k <= me->n_ranks; k++) {
             uint32_t to = (me->rank + k) % me->n_ranks;
