@@ -32,10 +32,4 @@ static inline uint64_t fy_slot_step(uint64_t payload, bool is_aside)
     return payload + (is_aside ? 0 : FY_SLOT_HEAD_BYTES);
 }
 
-/* The part of a region that a ring, or the parcels of a packing, take. */
-static inline uint64_t fy_slots_bytes(uint64_t payload, bool is_aside, uint64_t n)
-{
-    return n * fy_slot_step(payload, is_aside);
-}
-
 #endif
