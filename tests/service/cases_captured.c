@@ -30,7 +30,7 @@ static bool is_shown(void)
 static ferry_buffer take_buffer(rank_context *me, bool far)
 {
     ferry_buffer buffer;
-    ferry_memory_kind kind = far ? FERRY_MEMORY_CUDA : FERRY_MEMORY_HOST;
+    ferry_memory_kind kind = far || device_has_all() ? FERRY_MEMORY_CUDA : FERRY_MEMORY_HOST;
     must(me, ferry_memory_alloc(NULL, kind, 0, BYTES, &buffer, &me->error));
     return buffer;
 }

@@ -222,15 +222,16 @@ static void draw_ids(scene *s, uint64_t *random)
 }
 
 /*
- * Which memory is far is drawn apart from everything else: FERRY_TEST_FAR is a seed, and without it
- * all is the host's.
+ * Which memory is far is drawn apart from everything else: FERRY_TEST_FAR is a seed, or "all"; and
+ * without it all is the host's.
  */
 int32_t draw_far(uint64_t seed, uint32_t rank, uint32_t buffer)
 {
     const char *text = getenv("FERRY_TEST_FAR");
     uint64_t state = text == NULL ? 0 : strtoull(text, NULL, 10);
     state = mix(state * 31 + seed) + rank * 1009 + buffer;
-    return text == NULL || one_in(&state, 4) ? -1 : (int32_t)random_below(&state, 2);
+    bool is_near = text == NULL || (one_in(&state, 4) && !device_has_all());
+    return is_near ? -1 : (int32_t)random_below(&state, 2);
 }
 
 void scene_draw(scene *s, uint64_t seed, uint32_t n_ranks, const scene_limits *limits)

@@ -25,6 +25,16 @@ static inline const char *device_kind_name(void)
 }
 
 /*
+ * Whether nothing that a test could put on a device lies in the host's memory: FERRY_TEST_FAR says
+ * so. Else it is a seed, by which one in four does.
+ */
+static inline bool device_has_all(void)
+{
+    const char *text = getenv("FERRY_TEST_FAR");
+    return text != NULL && strcmp(text, "all") == 0;
+}
+
+/*
  * Whether cuda is what a test runs on, and of a real device: its driver opens files, maps memory
  * and has threads when it likes, so nobody can count what a process has.
  */
