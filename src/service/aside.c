@@ -114,8 +114,8 @@ ferry_status fy_aside_begin(ferry_service *service, const fy_channel_state *stat
     const fy_channel *channel = state->channel;
     const fy_packing *packing = fy_packing_of(service, channel);
     const fy_item *items = &channel->out.items[first];
-    uint32_t place = (run->first_away + run->n_puts_away) % packing->n;
-    fy_away *away = &run->away[place];
+    uint32_t place = (run->packed.first_away + run->packed.n_away) % packing->n;
+    fy_away *away = &run->packed.away[place];
     for (uint32_t i = 0; i < n; i++) {
         fy_slot slot = fy_slot_parcel(service, channel, state->parcel + i);
         fy_slot_head_write(service, channel, &items[i], &slot);
@@ -129,7 +129,7 @@ ferry_status fy_aside_begin(ferry_service *service, const fy_channel_state *stat
                               channel->out_ring + items->slot * channel->out_payload,
                               parcel.payload.at, (n - 1) * packing->payload + items[n - 1].bytes,
                               &away->ticket, error));
-    run->n_puts_away++;
+    run->packed.n_away++;
     for (uint32_t i = 0; i < n; i++) {
         service->statistics.bytes_device_slots += items[i].bytes;
     }
@@ -154,8 +154,8 @@ bool fy_aside_tell(ferry_service *service)
 {
     fy_run_state *run = service->run;
     bool worked = false;
-    while (run->n_puts_away > 0 && run->status == FERRY_OK) {
-        const fy_away *away = &run->away[run->first_away];
+    while (run->packed.n_away > 0 && run->status == FERRY_OK) {
+        const fy_away *away = &run->packed.away[run->packed.first_away];
         uint32_t peer = service->program->channels[away->channel].peer;
         ferry_error why;
         ferry_status status = fy_transport_reached(service->transport, away->ticket, &why);
@@ -166,8 +166,8 @@ bool fy_aside_tell(ferry_service *service)
         if (status != FERRY_OK) {
             fy_run_fail(service, status, peer, "%s", why.message);
         }
-        run->first_away = (run->first_away + 1) % service->program->packing[true].n;
-        run->n_puts_away--;
+        run->packed.first_away = (run->packed.first_away + 1) % service->program->packing[true].n;
+        run->packed.n_away--;
         worked = true;
     }
     return worked;
@@ -176,11 +176,11 @@ bool fy_aside_tell(ferry_service *service)
 ferry_status fy_aside_is_there(ferry_service *service, uint32_t *peer_out, ferry_error *error)
 {
     const fy_run_state *run = service->run;
-    if (run->n_puts_away == 0) {
+    if (run->packed.n_away == 0) {
         return FERRY_OK;
     }
-    uint32_t newest = run->first_away + run->n_puts_away - 1;
-    const fy_away *away = &run->away[newest % service->program->packing[true].n];
+    uint32_t newest = run->packed.first_away + run->packed.n_away - 1;
+    const fy_away *away = &run->packed.away[newest % service->program->packing[true].n];
     *peer_out = service->program->channels[away->channel].peer;
     return fy_transport_reached(service->transport, away->ticket, error);
 }

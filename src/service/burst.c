@@ -29,7 +29,7 @@ static uint32_t free_parcels(const ferry_service *service, bool aside, uint32_t 
     const fy_run_state *run = service->run;
     uint32_t best = 0, n = 0;
     for (uint32_t i = 0; i < service->program->packing[aside].n && best < most; i++) {
-        n = is_free(run, &run->parcels[aside][i]) ? n + 1 : 0;
+        n = is_free(run, &run->packed.parcels[aside][i]) ? n + 1 : 0;
         if (n > best) {
             best = n;
             *first_out = i + 1 - n;
@@ -45,7 +45,7 @@ static uint32_t free_parcels(const ferry_service *service, bool aside, uint32_t 
 static void take_parcels(fy_run_state *run, const fy_channel_state *state, uint32_t number,
                          uint32_t first, uint32_t n)
 {
-    fy_parcel *parcels = run->parcels[state->channel->out_aside];
+    fy_parcel *parcels = run->packed.parcels[state->channel->out_aside];
     for (uint32_t i = 0; i < n; i++) {
         parcels[state->parcel + i] = (fy_parcel){.channel = number, .item = first + i};
     }

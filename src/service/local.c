@@ -48,7 +48,7 @@ ferry_status fy_bounce_begin(ferry_service *service, const fy_item *item, uint32
     const fy_item_part *its = part_of(service, item, part);
     bool is_hashed_later = fy_casts_on_arrival(from->conversion);
     return fy_move_pack(service, from, its->first, its->bytes,
-                        fy_packed_here(bounce_of(service, item, part)),
+                        fy_payload_here(bounce_of(service, item, part)),
                         is_hashed_later ? NULL : hash_out, error);
 }
 
@@ -66,7 +66,7 @@ static ferry_status land(ferry_service *service, const fy_item *item, ferry_erro
             if (hashes != NULL && fy_casts_on_arrival(to.conversion)) {
                 hashes[p] = fy_packed_hash(to.conversion, bytes, part->bytes);
             }
-            status = fy_move_unpack(service, &to, part->first, part->bytes, fy_packed_here(bytes),
+            status = fy_move_unpack(service, &to, part->first, part->bytes, fy_payload_here(bytes),
                                     NULL, error);
         }
     }

@@ -158,7 +158,7 @@ static ferry_status unpack_cast(ferry_service *service, const fy_part_end *to, c
 }
 
 ferry_status fy_move_pack(ferry_service *service, const fy_part_end *from, uint64_t first,
-                          uint64_t bytes, fy_packed packed, uint64_t *hash_out, ferry_error *error)
+                          uint64_t bytes, fy_payload packed, uint64_t *hash_out, ferry_error *error)
 {
     fy_device_queue *by = mover_of(service, from->space, packed.space);
     if (from->conversion != NULL && !from->conversion->at_receiver) {
@@ -181,7 +181,7 @@ ferry_status fy_move_pack(ferry_service *service, const fy_part_end *from, uint6
 }
 
 ferry_status fy_move_unpack(ferry_service *service, const fy_part_end *to, uint64_t first,
-                            uint64_t bytes, fy_packed packed, uint64_t *hash_out,
+                            uint64_t bytes, fy_payload packed, uint64_t *hash_out,
                             ferry_error *error)
 {
     fy_device_queue *by = mover_of(service, packed.space, to->space);
@@ -241,7 +241,7 @@ ferry_status fy_move_gather(ferry_service *service, const fy_part_end *side, uin
 {
     fy_part_end plain = *side;
     plain.conversion = NULL;
-    return fy_move_pack(service, &plain, first, bytes, fy_packed_here(packed), NULL, error);
+    return fy_move_pack(service, &plain, first, bytes, fy_payload_here(packed), NULL, error);
 }
 
 bool fy_move_has_digests(fy_space space)

@@ -15,14 +15,14 @@ typedef struct fy_moves {
 } fy_moves;
 
 /* Bytes one behind the other, as they travel. */
-typedef struct fy_packed {
+typedef struct fy_payload {
     char *at;
     fy_space space;
-} fy_packed;
+} fy_payload;
 
-static inline fy_packed fy_packed_here(const char *at)
+static inline fy_payload fy_payload_here(const char *at)
 {
-    return (fy_packed){.at = (char *)(uintptr_t)at, .space = {.kind = FERRY_MEMORY_HOST}};
+    return (fy_payload){.at = (char *)(uintptr_t)at, .space = {.kind = FERRY_MEMORY_HOST}};
 }
 
 /* Opens the queues that a program's moves need; *moves_out stays where it needs none. */
@@ -36,9 +36,10 @@ void fy_moves_close(fy_moves *moves); /* waits for them; NULL is allowed */
  * the hash is that of what the receiver has.
  */
 ferry_status fy_move_pack(ferry_service *service, const fy_part_end *from, uint64_t first,
-                          uint64_t bytes, fy_packed packed, uint64_t *hash_out, ferry_error *error);
+                          uint64_t bytes, fy_payload packed, uint64_t *hash_out,
+                          ferry_error *error);
 ferry_status fy_move_unpack(ferry_service *service, const fy_part_end *to, uint64_t first,
-                            uint64_t bytes, fy_packed packed, uint64_t *hash_out,
+                            uint64_t bytes, fy_payload packed, uint64_t *hash_out,
                             ferry_error *error);
 ferry_status fy_move_copy(ferry_service *service, const fy_part_end *to, const fy_part_end *from,
                           uint64_t first, uint64_t bytes, uint64_t *hash_out, ferry_error *error);

@@ -80,7 +80,7 @@ static bool has_blocks(const ferry_service *service, const fy_item *item, const 
 
 /* Bytes [first, first + bytes) of an item, which lie one behind the other. */
 static bool unpack_some(ferry_service *service, const fy_channel *channel, const fy_item *item,
-                        fy_packed payload, uint64_t first, uint64_t bytes, uint64_t *hash_out)
+                        fy_payload payload, uint64_t first, uint64_t bytes, uint64_t *hash_out)
 {
     uint64_t at = 0; /* of the part, in the item */
     for (uint32_t p = 0; p < item->n_parts && at < first + bytes; p++) {
@@ -89,7 +89,7 @@ static bool unpack_some(ferry_service *service, const fy_channel *channel, const
         uint64_t end = at + part->bytes < first + bytes ? at + part->bytes : first + bytes;
         if (begin < end) {
             fy_part_end to = fy_target_at(service, part->end, part->first);
-            fy_packed its = {.at = payload.at + (begin - first), .space = payload.space};
+            fy_payload its = {.at = payload.at + (begin - first), .space = payload.space};
             ferry_error why;
             ferry_status status = fy_move_unpack(service, &to, part->first + (begin - at),
                                                  end - begin, its, hash_out, &why);
@@ -110,7 +110,7 @@ static bool unpack_blocks(ferry_service *service, const fy_channel *channel, con
     uint32_t block = 0;
     bool ok = true;
     while (ok && fy_delta_next(blocks, item->bytes, &block, &first, &bytes)) {
-        ok = unpack_some(service, channel, item, fy_packed_here(payload), first, bytes, NULL);
+        ok = unpack_some(service, channel, item, fy_payload_here(payload), first, bytes, NULL);
         payload += bytes;
     }
     return ok;

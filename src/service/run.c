@@ -34,11 +34,12 @@ ferry_status fy_run_state_create(ferry_service *service, fy_run_state **run_out,
     run->same_round = fy_alloc(n, sizeof *run->same_round);
     bool has_all = run->channels != NULL && run->same_round != NULL;
     for (int aside = 0; aside < 2; aside++) {
-        run->parcels[aside] = fy_alloc(program->packing[aside].n, sizeof *run->parcels[aside]);
-        has_all = has_all && run->parcels[aside] != NULL;
+        run->packed.parcels[aside] =
+            fy_alloc(program->packing[aside].n, sizeof *run->packed.parcels[aside]);
+        has_all = has_all && run->packed.parcels[aside] != NULL;
     }
-    run->away = fy_alloc(program->packing[true].n, sizeof *run->away);
-    has_all = has_all && run->away != NULL;
+    run->packed.away = fy_alloc(program->packing[true].n, sizeof *run->packed.away);
+    has_all = has_all && run->packed.away != NULL;
     if (program->checks_ends) {
         run->hashes = fy_alloc(program->n_hashes + 1, sizeof *run->hashes);
         run->found = fy_alloc(program->n_found + 1, sizeof *run->found);
@@ -84,9 +85,9 @@ void fy_run_state_destroy(fy_run_state *run)
         fy_delta_close(run);
         fy_free(run->channels);
         fy_free(run->same_round);
-        fy_free(run->parcels[false]);
-        fy_free(run->parcels[true]);
-        fy_free(run->away);
+        fy_free(run->packed.parcels[false]);
+        fy_free(run->packed.parcels[true]);
+        fy_free(run->packed.away);
         fy_free(run->hashes);
         fy_free(run->found);
         fy_free(run->spans);
@@ -268,10 +269,10 @@ static void reset(ferry_service *service, int64_t now_ns)
     run->outcome = (fy_outcome){0};
     for (int aside = 0; aside < 2; aside++) {
         for (uint32_t i = 0; i < service->program->packing[aside].n; i++) {
-            run->parcels[aside][i].channel = FY_NONE;
+            run->packed.parcels[aside][i].channel = FY_NONE;
         }
     }
-    run->first_away = run->n_puts_away = 0;
+    run->packed.first_away = run->packed.n_away = 0;
 }
 
 ferry_status fy_run_begin(ferry_service *service, ferry_error *error)

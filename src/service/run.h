@@ -56,6 +56,14 @@ typedef struct fy_away {
     uint32_t parcel;   /* the first, with their heads */
 } fy_away;
 
+/* What is packed, and what is away: in the order of tickets, a ring with room for one each of the
+ * parcels aside. */
+typedef struct fy_packing_run {
+    fy_parcel *parcels[2]; /* of the program's packing */
+    fy_away *away;
+    uint32_t first_away, n_away;
+} fy_packing_run;
+
 /*
  * How a run ends: each rank that has moved everything, or gives up, sends a vote up a tree; the
  * root sends the verdict down. So all ranks have one outcome, and nobody waits in a call of its
@@ -162,9 +170,7 @@ typedef struct fy_making_run {
 
 typedef struct fy_run_state {
     fy_channel_state *channels; /* one for each of the program's */
-    fy_parcel *parcels[2];      /* of the program's packing */
-    fy_away *away;              /* a ring, with room for one each of the parcels aside */
-    uint32_t first_away, n_puts_away;
+    fy_packing_run packed;
     uint64_t *hashes; /* of the parts of all out lanes, as they are sent, and of the local ones */
     uint64_t *found; /* of the parts of all in lanes, and of the local ones, where they have come */
     fy_delta_run delta;

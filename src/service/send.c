@@ -32,7 +32,7 @@ void fy_hash_parts(const ferry_service *service, const fy_channel *channel, cons
  */
 
 static ferry_status pack_item(ferry_service *service, const fy_channel *channel,
-                              const fy_item *item, fy_packed payload, ferry_error *error)
+                              const fy_item *item, fy_payload payload, ferry_error *error)
 {
     uint64_t *hashes = fy_hashes_of(service, channel, item);
     ferry_status status = FERRY_OK;
@@ -62,7 +62,7 @@ static ferry_status pack_some(ferry_service *service, const fy_channel *channel,
         if (begin < end) {
             fy_part_end from = fy_source_of(service, part);
             status = fy_move_pack(service, &from, part->first + (begin - at), end - begin,
-                                  fy_packed_here(payload + (begin - first)), NULL, error);
+                                  fy_payload_here(payload + (begin - first)), NULL, error);
         }
         at += part->bytes;
     }
@@ -71,7 +71,7 @@ static ferry_status pack_some(ferry_service *service, const fy_channel *channel,
 
 /* Those blocks that differ, one behind the other, of what a device has looked at. */
 static ferry_status pack_blocks(ferry_service *service, const fy_channel *channel,
-                                const fy_item *item, fy_packed packed, ferry_error *error)
+                                const fy_item *item, fy_payload packed, ferry_error *error)
 {
     char *payload = packed.at; /* of the host's: rings aside have no blocks */
     uint64_t *hashes = fy_hashes_of(service, channel, item);

@@ -4,7 +4,7 @@
 static fy_slot slot_of_host(char *ring, uint64_t payload, uint32_t number)
 {
     char *head = ring + number * fy_slot_step(payload, false);
-    return (fy_slot){.head = head, .payload = fy_packed_here(head + FY_SLOT_HEAD_BYTES)};
+    return (fy_slot){.head = head, .payload = fy_payload_here(head + FY_SLOT_HEAD_BYTES)};
 }
 
 static fy_slot slot_aside(const ferry_service *service, uint64_t heads, uint64_t first,

@@ -10,7 +10,7 @@
  */
 typedef struct fy_slot {
     char *head;
-    fy_packed payload;
+    fy_payload payload;
 } fy_slot;
 
 /* Of an item that comes in; of one that goes out, where the peer's ring is mapped here. */

@@ -176,8 +176,8 @@ static void check_others(rank_context *me, const memory *m, uint32_t round, unsi
         }
         wait_signal(me, m->words, from, FERRY_COMPARE_GE, round, from);
         fill(images + from * PART, PART, seed_of(me, round, from, 5));
-        copy(me, ferry_buffer_of(found, PART),
-             device_bytes(me, (char *)ferry_region_base(m->region) + from * PART, PART));
+        copy_flat(me, ferry_buffer_of(found, PART),
+                  device_bytes(me, (char *)ferry_region_base(m->region) + from * PART, PART));
         expect(me, memcmp(found, images + from * PART, PART) == 0,
                "round %u: a signal of rank %u has overtaken its bytes", (unsigned)round,
                (unsigned)from);
