@@ -283,6 +283,7 @@ void case_aside_cancelled(rank_context *me)
     }
     for (int i = 0; i < N_SERVICES; i++) {
         must(me, ferry_service_clear_requests(services[i], &me->error));
+        meet(me); /* nobody has tensors of others open any more */
         give_back(me, works[i]);
         ferry_service_destroy(services[i]);
         free(works[i]);
