@@ -136,7 +136,8 @@ ferry_status fy_places_read(ferry_service *service, fy_channel *channel, const f
  */
 static inline uint64_t fy_staging_share(const ferry_service *service)
 {
-    return service->options.memory_cap / (fy_transport_has_aside(service->transport) ? 4 : 2);
+    bool may_be_aside = fy_transport_has_aside(service->transport) && service->registry.has_far;
+    return service->options.memory_cap / (may_be_aside ? 4 : 2);
 }
 /* How far receivers' memory may be used for rings: fills in_ring, in_slots, in_payload. */
 void fy_rings_lay_out(ferry_service *service);

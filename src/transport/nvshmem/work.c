@@ -221,7 +221,7 @@ static void *work(void *context)
         }
         pthread_mutex_lock(&lock);
         is_busy = false;
-        end_first(put_off);
+        end_first(put_off && cuts == n_cuts); /* a cut leaves no quiet behind it */
     }
     return NULL;
 }
